@@ -76,7 +76,7 @@ def test_what_is_wrong_is_refused() -> None:
         (lambda: trial.figure("taken", drawing(), ""), "'taken'"),
         (lambda: trial.figure("../out", drawing(), ""), "'../out'"),
         (lambda: lab(size="medium"), "got 'medium'"),
-        (lambda: run("nothing"), "unknown lab 'nothing' \\(expected scaling, worked_examples"),
+        (lambda: run("nothing"), "unknown lab 'nothing' \\(expected scaling, training_without_scaling"),
     ):
         with pytest.raises(SettingError, match=message):
             wrong()

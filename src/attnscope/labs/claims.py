@@ -29,9 +29,16 @@ class Claim:
 
     text: str
     sources: tuple[str, ...]
+    section: str = ""
+    """Where the texts say so, if it is recorded."""
 
 
 CLAIMS = {
+    "1d": Claim(
+        "A program prints, with seed 42 at d_k = 512, a standard deviation of 22.64 and a largest weight of 1.0000.",
+        (FOURTH,),
+        "2.3.2, code fragment 2.3.1a",
+    ),
     "1a": Claim(
         "The standard deviation of q.k grows like sqrt(d_k); divided by sqrt(d_k), it stays near 1.", (FIRST, FOURTH)
     ),
@@ -93,6 +100,7 @@ CLAIMS = {
     "23b": Claim("Linear attention is the fast-weight programmer of 1991 with a feature map.", (FIFTH,)),
     "24a": Claim("A row of softmax attention is one update of a modern Hopfield network.", (FIFTH,)),
     "24b": Claim("Its capacity grows exponentially with d, against 0.14 d of the classical network.", (FIFTH,)),
+    "24c": Claim("The capacity of a modern Hopfield network is about exp(d/2) patterns.", (FIFTH,), "39.4.3"),
     "25a": Claim("Sparse and windowed attention scores a small part of the pairs.", (FIFTH,)),
     "25b": Claim("Sparse and windowed attention is a way to long contexts.", (FIFTH,)),
     "26a": Claim("Untrained heads already specialise: on the subject, the verb, the preposition.", (FIRST,)),
@@ -116,5 +124,64 @@ CLAIMS = {
     "36": Claim("Without positions no depth, data or compute can tell anagrams apart.", (FIFTH,)),
     "37": Claim("Self-attention is permutation-invariant.", (SECOND,)),
     "38": Claim("q.k of d_k standard normal components has mean 0 and variance d_k.", (SECOND,)),
+    "39a": Claim(
+        "Without the division by sqrt(d_k), training breaks down; one text says: the model learns nothing.",
+        (FIRST, FOURTH),
+        "000: 2 and takeaways; 003: 2.3.2",
+    ),
+    "39b": Claim(
+        "Attention without the division gives significantly worse results.",
+        (FOURTH,),
+        "2.3.2, tip",
+    ),
+    "39c": Claim(
+        "Without the division, a layer of 512 dimensions has dot products in the hundreds.", (FOURTH,), "2.3.2"
+    ),
+    "40a": Claim(
+        "Without residual connections and layer norm, training a stack of many layers is catastrophic.",
+        (FIFTH,),
+        "39.8",
+    ),
+    "40b": Claim(
+        "Residual connections let gradients flow directly: without them, a deep stack does not train.",
+        (SECOND,),
+        "The transformer block",
+    ),
+    "40c": Claim(
+        "Without feed-forward networks, stacked attention is essentially a stack of weighted averages.",
+        (FIFTH,),
+        "39.8",
+    ),
+    "41a": Claim(
+        "In an RNN, information about token 1 often does not survive 99 updates of the state.",
+        (SECOND,),
+        "introduction",
+    ),
+    "41b": Claim("With attention, distance does not attenuate the signal.", (SECOND,), "Why RNNs hit a wall"),
+    "41c": Claim(
+        "Two tokens are O(T) steps apart in an RNN, O(1) in attention and O(log_k T) in convolutions of width k.",
+        (FIRST, FIFTH),
+        "000: 7; 004: 39.3",
+    ),
+    "42a": Claim("One fused projection to Q, K and V is equivalent to three separate ones.", (FIRST,), "6"),
+    "42b": Claim("The fused projection is more efficient than three separate ones.", (FIRST,), "6"),
+    "43": Claim("Eight heads of dimension 8 instead of one of dimension 64 are essentially free.", (FIFTH,), "39.7.1"),
+    "44": Claim("The weights of an untrained head are reasonably uniform because of the scaling.", (FIFTH,), "39.5"),
+    "45": Claim(
+        "Three tokens by hand: the third output is a near-uniform mix of all three values.", (FOURTH,), "2.3.2"
+    ),
+    "46": Claim(
+        "Softmax attention is linear attention with the feature map phi = exp and a normalisation.",
+        (FIFTH,),
+        "39.4.1",
+    ),
+    "47": Claim(
+        "Twenty years after the fast weights of 1991, their equivalence was proved, in 2021.", (FIFTH,), "39.4"
+    ),
+    "48": Claim(
+        "Heads trained to reverse a sequence differ: one reads forward, another backward, a third looks for the end.",
+        (FIFTH,),
+        "39.7",
+    ),
 }
 """All claims by number."""

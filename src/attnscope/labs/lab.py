@@ -69,6 +69,14 @@ class Lab:
         """Return the value for the size of this run."""
         return small if self.size == "small" else full
 
+    def seeds(self, count: int) -> range:
+        """Return up to 100 seeds that runs of the lab with other seeds do not use.
+
+        >>> Lab("trial", "A trial", seed=2).seeds(3)
+        range(200, 203)
+        """
+        return range(100 * self.seed, 100 * self.seed + count)
+
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, note: str = "") -> None:
         """Add a table.
 

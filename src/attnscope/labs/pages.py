@@ -227,10 +227,11 @@ def _blocks(finding: Table | Figure | Decision, images: str) -> list[str]:
     if isinstance(finding, Table):
         rows = _rows(finding.columns, list(finding.text_rows()), finding.is_numeric)
         return [f"**{finding.title}**", rows, finding.note]
-    sources = ", ".join(_number(source) for source in CLAIMS[finding.claim].sources)
+    claim = CLAIMS[finding.claim]
+    sources = ", ".join(_number(source) for source in claim.sources) + (f"; {claim.section}" if claim.section else "")
     rows = [(one.name, format_cell(one.value), one.interval) for one in finding.measurements]
     return [
-        f"> **Claim {finding.claim}** ([text](errata.md) {sources}): {CLAIMS[finding.claim].text}\n>\n"
+        f"> **Claim {finding.claim}** ([text](errata.md) {sources}): {claim.text}\n>\n"
         f"> {_verdict(finding)}. {finding.reason}",
         _rows(("measurement", "value", "expected"), rows, (False, True, False)),
     ]

@@ -166,6 +166,7 @@ def _decision_to_json(decision: Decision) -> dict[str, Any]:
     return {
         "claim": decision.claim,
         "sources": claim.sources,
+        "section": claim.section,
         "text": claim.text,
         "verdict": decision.verdict,
         "expected": decision.expected,

@@ -20,6 +20,7 @@ from torch import Tensor
 from attnscope import AttentionMatrix, attend
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.labs.statistics import mean_over_seeds
 from attnscope.variants.hopfield import energy, retrieve
 
 FLIPPED = 8
@@ -92,9 +93,9 @@ def random_signs(count: int, dimension: int, generator: torch.Generator) -> Tens
     return torch.randint(2, (count, dimension), generator=generator).float() * 2 - 1
 
 
-def flip_signs(patterns: Tensor, generator: torch.Generator) -> Tensor:
-    """Flip one sign in eight at random positions."""
-    flipped = torch.rand(patterns.shape, generator=generator).argsort(-1) < patterns.shape[-1] // FLIPPED
+def flip_signs(patterns: Tensor, generator: torch.Generator, share: float = 1 / FLIPPED) -> Tensor:
+    """Flip a share of the signs at random positions."""
+    flipped = torch.rand(patterns.shape, generator=generator).argsort(-1) < int(patterns.shape[-1] * share)
     return torch.where(flipped, -patterns, patterns)
 
 
@@ -128,11 +129,13 @@ def classical_network(count: int, dimension: int, generator: torch.Generator) ->
     return share_recovered(state, asked)
 
 
-def modern_network(count: int, dimension: int, beta: float, generator: torch.Generator) -> float:
+def modern_network(
+    count: int, dimension: int, beta: float, generator: torch.Generator, flipped: float = 1 / FLIPPED
+) -> float:
     """Return the share that a modern network recovers in three steps, of up to 256 patterns."""
     patterns = random_signs(count, dimension, generator)
     asked = patterns[:256]
-    return share_recovered(retrieve(flip_signs(asked, generator), patterns, beta=beta, steps=3), asked)
+    return share_recovered(retrieve(flip_signs(asked, generator, flipped), patterns, beta=beta, steps=3), asked)
 
 
 def decide_capacity(lab: Lab, held: dict[str, dict[int, float]]) -> None:
@@ -223,4 +226,63 @@ def storage_capacity(lab: Lab) -> None:
     )
 
 
-PARTS = (one_update_is_one_attention_row, storage_capacity)
+def predicted_factor(beta: float, flipped: float) -> float:
+    """Return by which factor one more dimension multiplies the capacity, for random sign patterns.
+
+    A damaged pattern has a dot product of (1 - 2 flipped) d with its own pattern. Another pattern has a random one, and
+    the mean of its exp(beta x) is cosh(beta)^d. The sum over others equals the own term at this factor per dimension.
+
+    >>> f"{predicted_factor(1.0, 0.0):.2f} {predicted_factor(1.0, 1 / 8):.2f}"
+    '1.76 1.37'
+    """
+    return math.exp(beta * (1 - 2 * flipped)) / math.cosh(beta)
+
+
+def rate_of_the_growth(lab: Lab) -> None:
+    """One text gives a rate: exp(d/2) patterns, a factor of 1.65 per dimension. But the rate depends on beta and on the
+    damage. The lab measures three cases and compares them with a short calculation: the softmax recovers a pattern as
+    long as its own term is larger than the sum over all others.
+
+    [Ramsauer et al., 2020](https://arxiv.org/abs/2008.02217) prove a lower bound of another form, c^((d-1)/4), where c
+    depends on beta and on the length of the patterns. A capacity of 2^(d/2) is known for a related network ([Demircigil
+    et al., 2017](https://arxiv.org/abs/1702.01929)).
+    """
+    cases = {"no damage, beta = 1": (1.0, 0.0, (12, 20)), "no damage, beta = 1/2": (0.5, 0.0, (16, 24))}
+    cases["one sign in eight flipped, beta = 1"] = (1.0, 1 / FLIPPED, (16, 24))
+    rows, measured = [], []
+    for name, (beta, flipped, dimensions) in cases.items():
+        factors = []
+        for seed in lab.seeds(3):
+            generator = torch.Generator().manual_seed(seed)
+            first, last = (
+                capacity(
+                    lambda count, beta=beta, flipped=flipped, dimension=dimension, generator=generator: modern_network(
+                        count, dimension, beta, generator, flipped
+                    ),
+                    first=2,
+                    growth=2**0.25,
+                )
+                for dimension in dimensions
+            )
+            factors.append((last / first) ** (1 / (dimensions[1] - dimensions[0])))
+        mean = mean_over_seeds(factors)
+        measured.append(mean.value)
+        rows.append(
+            (name, f"{dimensions[0]} to {dimensions[1]}", mean.value, mean.error, predicted_factor(beta, flipped))
+        )
+    columns = ("case", "d", "factor per dimension", "standard error", "predicted")
+    note = f"Three seeds. exp(d/2) would be a factor of {math.exp(0.5):.2f} in every case."
+    lab.table("Growth of the capacity", columns, rows, note=note)
+    clean, soft, damaged = measured
+    lab.decide(
+        "24c",
+        Verdict.DOES_NOT_HOLD,
+        f"There is no single rate: one more dimension multiplies the capacity by {clean:.2f} without damage at beta = "
+        f"1, by {soft:.2f} at beta = 1/2, and by {damaged:.2f} if one sign in eight is flipped; exp(1/2) is 1.65.",
+        Measurement(name="factor, no damage, beta = 1", value=clean, low=1.71, high=1.82),
+        Measurement(name="factor, no damage, beta = 1/2", value=soft, low=1.4, high=1.5),
+        Measurement(name="factor, one in eight flipped, beta = 1", value=damaged, low=1.34, high=1.44),
+    )
+
+
+PARTS = (one_update_is_one_attention_row, storage_capacity, rate_of_the_growth)

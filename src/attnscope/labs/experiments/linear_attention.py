@@ -156,6 +156,52 @@ def equivalence_to_fast_weights(lab: Lab) -> None:
     )
 
 
+def softmax_as_a_feature_map(lab: Lab) -> None:
+    """One text says that softmax attention is linear attention with phi = exp. Its weights are exp(q·k), the
+    exponential of a sum of products. With the exponential of each component as the feature map, they are a sum of
+    exponentials, exp(q_1 + k_1) + exp(q_2 + k_2) + ..., in which no component of q is multiplied by one of k.
+
+    There is a feature map with exp(q·k) = phi(q)·phi(k): all monomials of the components, which are infinitely many. So
+    there is no matrix of fixed size to store. Random features approximate it ([Choromanski et al.,
+    2021](https://arxiv.org/abs/2009.14794)).
+    """
+    generator = torch.Generator().manual_seed(lab.seed)
+    query, key = torch.randn(2, 200, 16, generator=generator, dtype=torch.float64) / 16**0.25
+    softmax = (query @ key.mT).softmax(dim=-1)
+    even = torch.full_like(softmax, 1 / len(key))
+
+    def normalised(weights: Tensor) -> Tensor:
+        return weights / weights.sum(dim=-1, keepdim=True)
+
+    def distance(weights: Tensor) -> float:
+        """Return the share of the weight that differs from softmax, on average over queries."""
+        return float((weights - softmax).abs().sum(dim=-1).mean() / 2)
+
+    elementwise = normalised(query.exp() @ key.exp().mT)
+    found = {
+        "exp(q·k), normalised": distance(normalised((query @ key.mT).exp())),
+        "phi = exp of each component": distance(elementwise),
+        "even weights": distance(even),
+    }
+    lab.table("Share of the weight that differs from softmax", ("weights", "share"), list(found.items()))
+    lab.decide(
+        "46",
+        Verdict.DOES_NOT_HOLD,
+        f"With phi = exp, {found['phi = exp of each component']:.0%} of the weight is on other keys than with softmax, "
+        f"which is as far away as even weights ({found['even weights']:.0%}). exp(q·k) itself agrees to "
+        f"{found['exp(q·k), normalised']:.0e}, but is not a product of finitely many features.",
+        Measurement(name="share that differs, phi = exp", value=found["phi = exp of each component"], low=0.3),
+        Measurement(name="share that differs, exp(q·k)", value=found["exp(q·k), normalised"], high=1e-12),
+    )
+    years = 2021 - 1991
+    lab.decide(
+        "47",
+        Verdict.DOES_NOT_HOLD,
+        f"From 1991 to 2021 it is {years} years.",
+        Measurement(name="years", value=years, low=30, high=30),
+    )
+
+
 def nearest(output: Tensor, value: Tensor) -> float:
     """Return the share of outputs that are closest to their own value."""
     return float((torch.cdist(output, value).argmin(-1) == torch.arange(len(value))).float().mean())
@@ -238,4 +284,4 @@ def memory_capacity(lab: Lab) -> None:
     )
 
 
-PARTS = (operations_and_time, equivalence_to_fast_weights, memory_capacity)
+PARTS = (operations_and_time, equivalence_to_fast_weights, softmax_as_a_feature_map, memory_capacity)

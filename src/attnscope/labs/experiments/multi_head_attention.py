@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from attnscope import attend
 from attnscope.figures import grouped_bars
-from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.labs import Lab, Measurement, Verdict, best_times, count_flops
+from attnscope.labs.statistics import mean_over_seeds
 from attnscope.models import Decoder, MultiHeadAttention
 from attnscope.models.published_configs import DECODERS
 
@@ -271,9 +272,148 @@ def training_with_shared_projections(lab: Lab) -> None:
     )
 
 
+def fused_projection(lab: Lab) -> None:
+    """Queries, keys and values are three products of the same input. Stacking the three matrices gives the same numbers
+    in one product, with the same number of operations.
+
+    What a fused product saves is overhead: two calls, and reading the input twice more. This counts where the matrices
+    are small. For a single token, splitting the result costs about as much as the calls that are saved.
+    """
+    torch.manual_seed(lab.seed)
+    x, weight = torch.randn(50, 128).double(), torch.randn(3 * 128, 128).double()
+    fused = nn.functional.linear(x, weight)
+    separate = torch.cat([nn.functional.linear(x, part) for part in weight.chunk(3)], dim=-1)
+    difference = float((fused - separate).abs().max() / fused.abs().max())
+    rows, ratios = [], {}
+    for width in (32, 128, 768):
+        for tokens in (1, 1024):
+            x, weight = torch.randn(tokens, width), torch.randn(3 * width, width)
+            parts = [part.clone() for part in weight.chunk(3)]
+            calls = {
+                "fused": lambda x=x, weight=weight: nn.functional.linear(x, weight).chunk(3, dim=-1),
+                "separate": lambda x=x, parts=parts: [nn.functional.linear(x, part) for part in parts],
+            }
+            times = best_times(calls, seconds=lab.choose(small=0.7, full=5))
+            ratios[width, tokens] = times["separate"] / times["fused"]
+            counts = [count_flops(call) for call in calls.values()]
+            rows.append((width, tokens, *counts, 1e6 * times["fused"], ratios[width, tokens]))
+    columns = (
+        "hidden size",
+        "tokens",
+        "operations, fused",
+        "operations, separate",
+        "microseconds, fused",
+        "time, separate / fused",
+    )
+    lab.table("One product or three, on one core", columns, rows)
+    lab.decide(
+        "42a",
+        Verdict.HOLDS,
+        f"The outputs differ by {difference:.0e} of their size in fp64, and both forms take the same operations.",
+        Measurement(name="relative difference in fp64", value=difference, high=1e-14),
+        Measurement(name="operations, separate / fused", value=rows[0][3] / rows[0][2], low=1, high=1),
+    )
+    lab.decide(
+        "42b",
+        Verdict.HOLDS_WHEN,
+        f"For 1,024 tokens of hidden size 128, as in the text, three products take {ratios[128, 1024]:.2f} times as "
+        f"long; of size 768, {ratios[768, 1024]:.2f} times. For one token it is {ratios[128, 1]:.2f} and "
+        f"{ratios[768, 1]:.2f} times. The operations are the same.",
+        Measurement(name="time, separate / fused, size 128, 1,024 tokens", value=ratios[128, 1024], low=1.1, high=2),
+        Measurement(name="time, separate / fused, size 768, 1,024 tokens", value=ratios[768, 1024], low=0.75, high=1.1),
+        condition="the matrices are small, as with a hidden size of 128, not 768 (on a CPU; no GPU was measured)",
+    )
+
+
+NUM_KEYS, NOISE = 32, 0.5
+
+
+@cache
+def matching_error(num_heads: int, steps: int, seed: int) -> float:
+    """Train attention of hidden size 64 to recall the vector of which the query is a noisy copy; return its error.
+
+    An output of 0 has an error of 1.
+    """
+    torch.manual_seed(seed)
+    layer = MultiHeadAttention(hidden_size=64, num_heads=num_heads, bias=False)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        stored = torch.randn(16, NUM_KEYS, 64)
+        loss = (layer(stored + NOISE * torch.randn_like(stored), stored) - stored).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        stored = torch.randn(200, NUM_KEYS, 64)
+        return float((layer(stored + NOISE * torch.randn_like(stored), stored) - stored).square().mean())
+
+
+def dense_attention(x: Tensor, num_heads: int) -> Tensor:
+    """Apply attention to x as queries, keys and values, storing all weights."""
+    heads = x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    return (heads @ heads.mT * heads.shape[-1] ** -0.5).softmax(dim=-1) @ heads
+
+
+def eight_heads_of_eight_dimensions(lab: Lab) -> None:
+    """A hidden size of 64 can be one head of 64 dimensions, or eight of 8. The parameters and the operations of all
+    matrix products are the same. But eight heads have eight matrices of weights, so the softmax and the memory for
+    weights cost eight times as much. The fused kernel avoids the memory, not the exponentials.
+
+    Each head also has less to compare by. The scores of a head are a bilinear form of rank 8 instead of 64
+    ([Bhojanapalli et al., 2020](https://arxiv.org/abs/2002.07028)). The lab trains both layers to recall one of 32
+    random vectors from a noisy copy, which is one relation that needs all 64 dimensions. The opposite case, several
+    relations that need one head each, is the *gather* task above.
+    """
+    steps, seeds = lab.choose(small=300, full=3_000), lab.seeds(3)
+    errors = {heads: mean_over_seeds([matching_error(heads, steps, seed) for seed in seeds]) for heads in (1, 8)}
+    x = torch.randn(1, 1024, 64)
+    calls = {
+        (name, heads): lambda call=call, heads=heads: call(heads)
+        for name, call in {
+            "stored": lambda heads: dense_attention(x, heads),
+            "fused": lambda heads: attend(*[x.unflatten(-1, (heads, -1)).transpose(1, 2)] * 3),
+        }.items()
+        for heads in (1, 8)
+    }
+    times = best_times(calls, seconds=lab.choose(small=2, full=20))
+    flops = [count_flops(calls["stored", heads]) for heads in (1, 8)]
+    parameters = [count_parameters(MultiHeadAttention(hidden_size=64, num_heads=heads)) for heads in (1, 8)]
+    slower = {name: times[name, 8] / times[name, 1] for name in ("stored", "fused")}
+    lab.table(
+        "One head of 64 dimensions or eight of 8",
+        ("", "1 head of 64", "8 heads of 8"),
+        [
+            ("parameters", *parameters),
+            ("operations of the matrix products, 1,024 tokens", *flops),
+            ("weights, 1,024 tokens", 1024**2, 8 * 1024**2),
+            ("milliseconds, weights stored", *(1e3 * times["stored", heads] for heads in (1, 8))),
+            ("milliseconds, fused kernel", *(1e3 * times["fused", heads] for heads in (1, 8))),
+            ("error at recalling one of 32 vectors", *(errors[heads].value for heads in (1, 8))),
+            ("standard error of it over 3 seeds", *(errors[heads].error for heads in (1, 8))),
+        ],
+    )
+    lab.decide(
+        "43",
+        Verdict.HOLDS_WHEN,
+        f"Parameters and matrix products are the same. But eight heads take {slower['stored']:.1f} times as long at "
+        f"1,024 tokens if weights are stored, and {slower['fused']:.1f} times with the fused kernel. They recall one "
+        f"of 32 vectors with an error of {errors[8].value:.3f}, and one head of 64 with {errors[1].value:.4f}.",
+        Measurement(name="parameters, eight heads / one", value=parameters[1] / parameters[0], low=1, high=1),
+        Measurement(name="operations, eight heads / one", value=flops[1] / flops[0], low=1, high=1),
+        Measurement(name="time, eight heads / one, weights stored", value=slower["stored"], low=2),
+        Measurement(name="error of eight heads", value=errors[8].value, low=0.1, high=0.25),
+        Measurement(name="error of one head", value=errors[1].value, high=0.01),
+        condition="only parameters and matrix products are counted, and no relation needs more than 8 dimensions",
+    )
+
+
 PARTS = (
     parameter_counts,
     concatenation_is_a_sum_over_heads,
     heads_with_shared_projections,
     training_with_shared_projections,
+    fused_projection,
+    eight_heads_of_eight_dimensions,
 )

@@ -17,12 +17,13 @@ import functools
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnscope import attend
 from attnscope.attention import Temperature
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.labs.statistics import mean_over_seeds
 
 DIMENSIONS = (8, 64, 512, 4096)
 KEYS = 10
@@ -83,6 +84,18 @@ def variance_of_the_scores(lab: Lab) -> None:
         Measurement(name="smallest deviation after scaling", value=min(scaled), low=0.96, high=1.04),
         Measurement(name="largest deviation after scaling", value=max(scaled), low=0.96, high=1.04),
     )
+    sizes = scores_by_dimension(lab)[512].abs()
+    largest, over = sizes.amax(dim=-1).mean().item(), (sizes >= 100).double().mean().item()
+    lab.decide(
+        "39c",
+        Verdict.DOES_NOT_HOLD,
+        f"At d_k = 512 the standard deviation is {rows[2][3]:.1f}, and the largest of ten dot products is "
+        f"{largest:.0f} on average, positive or negative. {over:.2%} are 100 or more. Only vectors of the same "
+        "direction reach 512.",
+        Measurement(name="standard deviation at 512", value=rows[2][3], low=21.5, high=23.5),
+        Measurement(name="largest of ten at 512, mean", value=largest, low=38, high=46),
+        Measurement(name="share of 100 or more at 512", value=over, high=0.001),
+    )
 
 
 def softmax_saturation(lab: Lab) -> None:
@@ -128,19 +141,53 @@ def softmax_saturation(lab: Lab) -> None:
     )
 
 
-def largest_weights_of_one_draw(dimension: int, generator: torch.Generator) -> tuple[float, float]:
-    """Return the largest weight of one draw, without and with the scaling, as the program of the text computes it."""
+PROGRAM = {8: (2.38, 0.5765, 0.2213), 64: (7.89, 0.9998, 0.2697), 512: (22.64, 1.0000, 0.2381)}
+"""The printed output of the program: standard deviation of the scores, largest weight without and with the scaling."""
+
+
+def run_program(dimension: int, generator: torch.Generator) -> tuple[float, float, float]:
+    """Return what the program of the text computes for one d_k, from one draw."""
     query, keys = (torch.randn(count, dimension, generator=generator) for count in (1, KEYS))
     scores = query @ keys.T
-    return scores.softmax(dim=-1).max().item(), (scores / dimension**0.5).softmax(dim=-1).max().item()
+    largest = [(scores / divisor).softmax(dim=-1).max().item() for divisor in (1, dimension**0.5)]
+    return scores.std().item(), largest[0], largest[1]
+
+
+def printed_output_of_seed_42(lab: Lab) -> None:
+    """One text prints a program, its seed and its output. The lab runs it. Its numbers do not depend on the seed
+    of this run.
+
+    The printed output agrees with the conclusion of the text: at 512 dimensions, one key gets everything. The output of
+    the program does not: the draw of this seed happens to have a small spread, and its largest weight is 0.59. The
+    conclusion is about the typical draw, and holds for it (claim 1b); a single draw cannot show it.
+    """
+    generator = torch.Generator().manual_seed(42)
+    found = {dimension: run_program(dimension, generator) for dimension in PROGRAM}
+    rows = [(dimension, *PROGRAM[dimension], *found[dimension]) for dimension in PROGRAM]
+    names = ("standard deviation", "largest weight, not scaled", "largest weight, scaled")
+    columns = ("d_k", *(f"printed: {name}" for name in names), *(f"run: {name}" for name in names))
+    lab.table("The program of the text with seed 42", columns, rows)
+    spread, largest, _ = found[512]
+    differences = [
+        abs(run - printed)
+        for dimension in PROGRAM
+        for run, printed in zip(found[dimension], PROGRAM[dimension], strict=True)
+    ]
+    lab.decide(
+        "1d",
+        Verdict.DOES_NOT_HOLD,
+        f"The program prints a standard deviation of {spread:.2f} and a largest weight of {largest:.4f} at d_k = 512. "
+        "None of the nine printed numbers comes from this program with this seed.",
+        Measurement(name="standard deviation at 512", value=spread, low=11.2, high=11.4),
+        Measurement(name="largest weight at 512, not scaled", value=largest, low=0.58, high=0.6),
+        Measurement(name="smallest difference from a printed number", value=min(differences), low=0.005),
+    )
 
 
 def largest_weight_with_the_scaling(lab: Lab) -> None:
     """One text says that with the scaling, the largest of ten weights stays under 0.30 in every dimension. Its three
     printed draws do: 0.22, 0.27 and 0.24. But scaled scores are close to ten standard normal numbers, whatever d_k is.
     The largest of ten such numbers is about 1.5 on average, and 0.30 is then a typical weight.
-
-    The program in the text is short and states its seed, so the lab runs it too.
     """
     over, curves = {}, {}
     shares = [percent / 100 for percent in range(101)]
@@ -153,15 +200,6 @@ def largest_weight_with_the_scaling(lab: Lab) -> None:
     ]
     columns = ("d_k", "share above 0.30", "5% are under", "50% are under", "95% are under")
     lab.table("The largest of ten weights, scaled", columns, rows)
-
-    generator = torch.Generator().manual_seed(42)
-    printed = {8: (0.5765, 0.2213), 64: (0.9998, 0.2697), 512: (1.0000, 0.2381)}
-    drawn = [
-        (dimension, *printed[dimension], *largest_weights_of_one_draw(dimension, generator)) for dimension in printed
-    ]
-    columns = ("d_k", "printed: not scaled", "printed: scaled", "run: not scaled", "run: scaled")
-    note = "One draw each with seed 42. The program does not reproduce the printed values here."
-    lab.table("The largest weight in the program of the text", columns, drawn, note=note)
 
     names = [f"{share:.0%}" for share in over.values()]
     drawing = lines(
@@ -224,6 +262,69 @@ def scaling_as_a_temperature(lab: Lab) -> None:
     )
 
 
+SENTENCE = "the cat sat on the mat"
+
+
+def largest_weight_at_initialisation(seed: int, *, divide: bool, unit_variance: bool) -> float:
+    """Return the mean of the largest weights of an untrained head on the characters of a sentence, as one text runs it.
+
+    Args:
+        seed: The random seed.
+        divide: Whether scores are divided by sqrt(d_k).
+        unit_variance: Whether queries and keys have a variance of 1 per component; else they are made by the default
+            initialisation of `nn.Linear`, which gives a variance of 1/3.
+    """
+    torch.manual_seed(seed)
+    characters = sorted(set(SENTENCE))
+    embedding = nn.Embedding(len(characters), 32)
+    query, key = (nn.Linear(32, 16, bias=False) for _ in range(2))
+    with torch.no_grad():
+        if unit_variance:
+            for layer in (query, key):
+                nn.init.normal_(layer.weight, std=32**-0.5)
+        x = embedding(torch.tensor([characters.index(character) for character in SENTENCE]))
+        scores = query(x) @ key(x).T
+        return (scores / (4 if divide else 1)).softmax(dim=-1).amax(dim=-1).mean().item()
+
+
+def weights_at_initialisation(lab: Lab) -> None:
+    """One text shows the weights of an untrained head on 22 characters, finds them reasonably uniform, and credits the
+    scaling. The lab repeats this with 100 initialisations, with and without the scaling. `nn.Linear` draws smaller
+    parameters than the derivation assumes, which also makes weights even. With a variance of 1, as in the derivation,
+    the scaled weights are about as far from even as the unscaled ones of `nn.Linear`.
+    """
+    found = {
+        (unit, divide): mean_over_seeds(
+            [largest_weight_at_initialisation(seed, divide=divide, unit_variance=unit) for seed in lab.seeds(100)]
+        )
+        for unit in (False, True)
+        for divide in (True, False)
+    }
+    rows = [
+        (
+            "unit variance" if unit else "nn.Linear",
+            "scaled" if divide else "not scaled",
+            mean.value,
+            mean.error,
+            mean.value * len(SENTENCE),
+        )
+        for (unit, divide), mean in found.items()
+    ]
+    columns = ("initialisation", "scores", "largest of 22 weights, mean", "standard error", "relative to even weights")
+    lab.table("An untrained head on 22 characters", columns, rows, note="Even weights are 0.045.")
+    default, unscaled, unit = (found[case].value for case in ((False, True), (False, False), (True, True)))
+    lab.decide(
+        "44",
+        Verdict.HOLDS_WHEN,
+        f"The largest of 22 weights is {default:.3f} on average, {unscaled:.3f} without the scaling, and {unit:.3f} "
+        "with the scaling but queries and keys of unit variance. Even weights are 0.045.",
+        Measurement(name="nn.Linear, scaled", value=default, low=0.065, high=0.08),
+        Measurement(name="nn.Linear, not scaled", value=unscaled, low=0.16, high=0.22),
+        Measurement(name="unit variance, scaled", value=unit, low=0.13, high=0.17),
+        condition="parameters are also initialised small, as by nn.Linear",
+    )
+
+
 def limits_of_the_scaling(lab: Lab) -> None:
     """The scaling assumes that query and key are independent. If they point in the same direction, all products are
     positive, and scores grow like d_k instead of sqrt(d_k). A query that meets an equal key has a score of sqrt(d_k)
@@ -248,9 +349,11 @@ def limits_of_the_scaling(lab: Lab) -> None:
 
 
 PARTS = (
+    printed_output_of_seed_42,
     variance_of_the_scores,
     softmax_saturation,
     largest_weight_with_the_scaling,
     scaling_as_a_temperature,
+    weights_at_initialisation,
     limits_of_the_scaling,
 )

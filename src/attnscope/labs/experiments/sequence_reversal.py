@@ -12,6 +12,7 @@ that this allows, and compares it with the accuracy after training.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from torch.nn.functional import cross_entropy
 from attnscope import AttentionMatrix
 from attnscope.figures import heatmap, lines
 from attnscope.labs import Lab, Measurement, Verdict
+from attnscope.models import Decoder, DecoderConfig
+from attnscope.recording import read
 from attnscope.train.tasks import ReversalModel, best_without_positions
 
 DIGITS, LENGTH = 10, 12
@@ -171,4 +174,110 @@ def attention_pattern_of_the_trained_layer(lab: Lab) -> None:
     )
 
 
-PARTS = (bound_without_positions, training_with_and_without_positions, attention_pattern_of_the_trained_layer)
+SHORT, END, NUM_HEADS = 8, DIGITS, 8
+"""Digits per sequence, the end marker, and heads per layer, for the roles of heads."""
+
+
+def marked_sequences(count: int, generator: torch.Generator) -> Tensor:
+    """Return rows of digits, the end marker, and the same digits reversed."""
+    digits = torch.randint(DIGITS, (count, SHORT), generator=generator)
+    return torch.cat([digits, torch.full((count, 1), END), digits.flip(1)], dim=1)
+
+
+@cache
+def train_decoder(seed: int, steps: int) -> Decoder:
+    """Train a decoder of two layers with eight heads each to write the reversed digits after the end marker."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    config = DecoderConfig(
+        vocab_size=DIGITS + 1,
+        hidden_size=64,
+        num_layers=2,
+        num_heads=NUM_HEADS,
+        intermediate_size=256,
+        max_position_embeddings=2 * SHORT + 1,
+    )
+    model = Decoder(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        rows = marked_sequences(64, generator)
+        loss = cross_entropy(model(rows[:, :-1])[:, SHORT:].flatten(0, 1), rows[:, SHORT + 1 :].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+@torch.no_grad()
+def share_of_roles(model: Decoder, rows: Tensor) -> dict[str, Tensor]:
+    """Return for each role the mean weight that each head gives to its key, while it writes the reversed digits.
+
+    Args:
+        model: A decoder.
+        rows: Sequences of `marked_sequences`.
+
+    Returns:
+        By role, weights (layers * heads).
+    """
+    trace = read(model, rows[:, :-1], progress=False)
+    weights = torch.cat([trace[name].to_dense() for name in trace], dim=1)[:, :, SHORT:].mean(0)  # heads, queries, keys
+    written = torch.arange(SHORT)
+    keys = {
+        "mirrored digit: backward": SHORT - 1 - written,
+        "digit of the same place: forward": written,
+        "end marker": torch.full_like(written, SHORT),
+        "current token": SHORT + written,
+        "previous token": SHORT + written - 1,
+    }
+    return {role: weights[:, written, key].mean(-1) for role, key in keys.items()}
+
+
+def roles_of_the_heads(lab: Lab) -> None:
+    """One text says what eight heads learn from reversal: one reads the input forward, another backward, and a third
+    looks for the end marker. A decoder of two layers with eight heads each reads eight digits and an end marker, and
+    then writes the digits in reverse, one by one.
+
+    For each head, the lab measures how much weight it gives to five kinds of keys while the model writes. A head has a
+    role if it gives more than half of its weight to one kind, on average.
+    """
+    steps, count = lab.choose(small=300, full=3_000), 3
+    held_out = marked_sequences(200, torch.Generator().manual_seed(1_000 + lab.seed))
+    counts, strongest, accuracies = Counter[str](), dict[str, float](), []
+    for seed in lab.seeds(count):
+        lab.step(f"training a decoder, seed {seed}")
+        model = train_decoder(seed, steps)
+        with torch.no_grad():
+            right = model(held_out[:, :-1])[:, SHORT:].argmax(-1) == held_out[:, SHORT + 1 :]
+        accuracies.append(float(right.double().mean()))
+        for role, shares in share_of_roles(model, held_out).items():
+            counts[role] += int((shares > 0.5).sum())
+            strongest[role] = max(strongest.get(role, 0.0), float(shares.max()))
+    total = 2 * NUM_HEADS * count
+    rows = [
+        *((role, counts[role], strongest[role]) for role in strongest),
+        ("none of them", total - sum(counts.values()), "-"),
+    ]
+    note = f"{count} decoders of 16 heads; they reverse at least {min(accuracies):.1%} of the digits."
+    columns = ("more than half of the weight on", f"heads, of {total}", "largest mean weight")
+    lab.table("Roles of heads that write a reversed sequence", columns, rows, note=note)
+    backward, forward, end = (list(strongest)[at] for at in range(3))
+    lab.decide(
+        "48",
+        Verdict.NOT_SHOWN,
+        f"The text shows no trained heads. Here, {counts[backward]} of {total} heads attend to the mirrored digit, "
+        f"{counts[forward]} to the digit of the same place and {counts[end]} to the end marker.",
+        Measurement(name="smallest accuracy", value=min(accuracies), low=0.99),
+        Measurement(name="heads that read backward", value=counts[backward], low=4),
+        Measurement(name="heads that read forward", value=counts[forward], high=4),
+        Measurement(name="heads that look for the end", value=counts[end], high=4),
+    )
+
+
+PARTS = (
+    bound_without_positions,
+    training_with_and_without_positions,
+    attention_pattern_of_the_trained_layer,
+    roles_of_the_heads,
+)

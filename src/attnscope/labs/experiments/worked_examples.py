@@ -98,6 +98,18 @@ def weights_of_three_tokens(lab: Lab) -> None:
         Measurement(name="difference in units of the last printed digit", value=off, low=50),
         checked,
     )
+    lowest, highest = min(by_hand[2]), max(by_hand[2])
+    output = attend(TOKENS[None], TOKENS[None], VALUES[None])[0, 2]
+    from_mean = float((output - VALUES.mean(dim=0)).abs().max())
+    lab.decide(
+        "45",
+        Verdict.DOES_NOT_HOLD,
+        f"The third token gives itself {highest / lowest:.2f} times the weight of each other token. Its output is "
+        "(5, 5), as that of uniform weights, but by symmetry: any weights that treat the first two values alike give "
+        "(5, 5).",
+        Measurement(name="largest weight / smallest weight", value=highest / lowest, low=2, high=2.1),
+        Measurement(name="output compared with the mean of the values", value=from_mean, high=1e-12),
+    )
     lab.decide(
         "31",
         Verdict.HOLDS,
