@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 def tables(size: Size, step: Callable[[str], None], model: str | None = None) -> Iterator[Table]:
     """Measure all passages; yield the table of policies and budgets, and the correlations."""
-    passages, context, continuation = size.choose(small=(2, 128, 16), full=(20, 512, 64))
+    passages, context, continuation = size.choose(small=(2, 128, 16), full=(20, 256, 32))
     decoder, tokenizer = load(MODEL if model is None else model, dtype=torch.float32)
     ids = tokenizer.encode(reference_text(), add_special_tokens=False)
     reports = []

@@ -1,4 +1,4 @@
-"""H2O scores of key-value pairs: equal to kvpress, and their cost, up to lengths where eager attention does not fit.
+"""H2O scores of key-value pairs by AttnScope and by kvpress: how far they differ, and what they cost.
 
 kvpress is installed into an environment of its own, because it needs an older transformers. Each point is measured in a
 fresh process with a memory limit, and scores are compared through files.
@@ -27,7 +27,7 @@ SECONDS = 3600.0
 
 def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     """Score pairs by both; yield how far they differ, and what they cost."""
-    compared, alone = size.choose(small=((128, 256), ()), full=((512, 2048), (8192,)))
+    lengths = size.choose(small=(128, 256), full=(512, 2048))
     step("installing kvpress")
     kvpress = python_with(REQUIREMENTS, cache_folder() / "kvpress")
     versions = versions_in(kvpress)
@@ -35,7 +35,7 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     with TemporaryDirectory() as place:
         folder = Path(place)
         model = find_model(size.choose(small=(), full=SMOLLM2), folder, step)
-        write_text(model, max(*compared, *alone), folder / "text.json")
+        write_text(model, max(lengths), folder / "text.json")
         cost = Table(
             title="Cost of H2O scores",
             comparison=f"{model.name}, float32, one thread: read the text and score all pairs. kvpress "
@@ -49,17 +49,15 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
             "pairs that both keep of half of the pairs.",
             columns=("tokens", "pairs", "largest difference", "largest score", "same kept pairs"),
         )
-        for length in (*compared, *alone):
+        for length in lengths:
             found = {}
             for name, python in (("kvpress", kvpress), ("attnscope", Path(sys.executable))):
-                if name == "kvpress" and length in alone:
-                    continue
                 step(f"{name}, {length:,} tokens")
                 file = folder / f"{name}.pt"
                 found[name] = file
                 outcome = run(python, name, model, folder / "text.json", length, file, limit)
                 cost.add(f"{length:,}", name, *cells(outcome))
-            if len(found) == 2 and all(file.exists() for file in found.values()):
+            if all(file.exists() for file in found.values()):
                 difference.add(*compare(length, *(torch.load(file) for file in found.values())))
                 for file in found.values():
                     file.unlink()

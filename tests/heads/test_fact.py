@@ -110,3 +110,9 @@ def test_mistakes_are_named() -> None:
         explain_fact(tiny(), TOKENIZER, TEXT, fact="amber", question=QUESTION)
     with pytest.raises(SettingError, match="choose whole words"):
         explain_fact(tiny(), TOKENIZER, TEXT, fact="obal", question=QUESTION)
+
+
+def test_line_breaks_of_a_place_stay_on_one_line(report: FactReport) -> None:
+    broken = report.places[0]._replace(before="a\nb", token="\n")
+    page = fact_page(replace(report, places=[broken]), model="tiny")
+    assert "a↵b<mark>↵</mark>" in page

@@ -215,14 +215,15 @@ def test_trained_heads_equal_brute_force_and_matter() -> None:
 def test_a_model_that_learns_to_repeat_retrieves_in_its_second_layer() -> None:
     """A Llama of two layers, trained here: induction needs a previous-token head below, so only layer 1 can copy."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": Repetition.vocab_size, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, intermediate_size=128, num_key_value_heads=2))
+    sizes: dict[str, Any] = {**LLAMA, "vocab_size": Repetition.vocab_size, "hidden_size": 64, "intermediate_size": 128}
+    model = LlamaForCausalLM(LlamaConfig(**sizes))
     task, steps = Repetition(sequence_length=128), 500
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (step + 1) / 50)
-        tokens, targets = task.get_batch(range(32 * step, 32 * step + 32))
-        loss = F.cross_entropy(model(tokens).logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX)
+        batch = task.get_batch(range(32 * step, 32 * step + 32))
+        logits = model(batch.input_ids).logits.flatten(0, 1)
+        loss = F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORE_INDEX)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -83,7 +83,13 @@ def _ablations(report: FactReport) -> str:
 def _places(report: FactReport) -> str:
     rows = "".join(
         f"<tr><td>{place.position:,}</td><td>{place.weight:.3f}</td>"
-        f'<td class="text">{escape(place.before)}<mark>{escape(place.token)}</mark>{escape(place.after)}</td></tr>'
+        f'<td class="text">{_one_line(place.before)}<mark>{_one_line(place.token)}</mark>{_one_line(place.after)}'
+        "</td></tr>"
         for place in report.places
     )
     return f"<table><tr><th>token</th><th>weight</th><th></th></tr>{rows}</table>"
+
+
+def _one_line(text: str) -> str:
+    """Text as HTML, with a visible sign for each line break."""
+    return escape(text.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"))
