@@ -123,7 +123,7 @@ class WordMaps:
             if -(-self.grid[0] // factor) * -(-self.grid[1] // factor) == count:
                 return factor
         raise SettingError(
-            f"record_words: a call has {count} image tokens, which is not {self.grid[0]} x {self.grid[1]} nor a half or "
+            f"record_words: a call has {count} image tokens, not {self.grid[0]} x {self.grid[1]}, nor a half or "
             "quarter of it along each side"
         )
 
