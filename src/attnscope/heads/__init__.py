@@ -1,5 +1,6 @@
 """Scores, labels, ablation, activation patching and direct logit attribution of attention heads."""
 
+from attnscope.heads.alignment import Alignment, align, score_alignment, token_times
 from attnscope.heads.comparison import AblationComparison, compare_with_random_heads
 from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
 from attnscope.heads.interventions import ablate, patch
@@ -19,6 +20,7 @@ __all__ = [
     "LABELS",
     "SCORES",
     "AblationComparison",
+    "Alignment",
     "Effect",
     "HeadTable",
     "HeadsOverTraining",
@@ -30,6 +32,7 @@ __all__ = [
     "Sentence",
     "Word",
     "ablate",
+    "align",
     "assign_labels",
     "compare_with_random_heads",
     "direct_logit_attribution",
@@ -44,6 +47,8 @@ __all__ = [
     "repeated_token_ids",
     "rollout",
     "row_scores",
+    "score_alignment",
     "score_heads",
     "score_relations",
+    "token_times",
 ]
