@@ -195,14 +195,13 @@ class ImageAttention:
         if not parts:
             return None
         layouts = self._layouts[max(parts, key=len)]
-        batch, _, _queries, _keys = self._recorded[name].shape
         row = next((at for at, layout in enumerate(layouts) if layout.grid_of(self.image) is not None), None)
-        if row is None or (batch != len(layouts)):
+        if row is None or self._recorded[name].shape[0] != len(layouts):
             return None
-        sides = [self._layout_of_side(name, layouts[row], axis) for axis in (-2, -1)]
-        if all(side is None or side.grid_of(self.image) is None for side in sides):
+        queries, keys = (self._layout_of_side(name, layouts[row], axis) for axis in (-2, -1))
+        if all(side is None or side.grid_of(self.image) is None for side in (queries, keys)):
             return None
-        return row, *(side for side in sides)
+        return row, queries, keys
 
     def _layout_of_side(self, name: str, layout: Layout, axis: int) -> Layout | None:
         """The layout of the queries (axis -2) or keys (-1) of a layer.
