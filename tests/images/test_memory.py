@@ -55,7 +55,5 @@ def ask_about_video(frames: int, side: int) -> Callable[[], int]:
 def test_a_video_of_16_frames_takes_memory_in_proportion_to_its_length() -> None:
     peaks = [peak_extra_bytes(ask_about_video, 16, side) for side in (12, 24)]
     dense = 2 * 8 * (16 * 24 * 24) ** 2 * 4  # bytes of the weights of the language model alone
-    print(f"{16 * 12 * 12:,} and {16 * 24 * 24:,} tokens: peaks {peaks[0] / 1e6:.0f} and {peaks[1] / 1e6:.0f} MB")
-    print(f"dense weights of the language model: {dense / 1e9:.1f} GB")
     assert peaks[1] < 6 * peaks[0]  # four times as many tokens
     assert peaks[1] < dense / 10
