@@ -92,7 +92,7 @@ def without_mixing(model: nn.Module) -> None:
     with torch.no_grad():
         for name, module in model.named_modules():
             leaf = name.rpartition(".")[2]
-            is_output = leaf in ("out_proj", "o_proj", "proj", "output_proj") or name.endswith("attention.output.dense")
+            is_output = leaf in ("out_proj", "o_proj") or name.endswith(("attn.proj", "attention.output.dense"))
             if is_output and isinstance(module, nn.Linear):
                 for parameter in module.parameters():
                     parameter.zero_()
