@@ -69,5 +69,5 @@ def test_mistakes_are_one_line(
     (desk / "empty" / "config.json").write_text("{}")
     assert main(["picture", *given]) == 2
     said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
+    assert message in said.splitlines()[-1]  # after the progress bar of transformers
+    assert "Traceback" not in said
