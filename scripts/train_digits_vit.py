@@ -1,7 +1,7 @@
 """Train a small vision transformer to find and read a digit, and draw what its heads attend to.
 
 The images are digits of scikit-learn (8 x 8 pixels, Alpaydin & Kaynak, 1998) at a random place of a noisy canvas of
-32 x 32 pixels, so that attention to the digit can be measured: its place is known. The class token attends to 64
+24 x 24 pixels, so that attention to the digit can be measured: its place is known. The class token attends to 36
 patches of 4 x 4 pixels. Usage: `python scripts/train_digits_vit.py digits.csv.gz OUTPUT_FOLDER`, with the file
 `sklearn/datasets/data/digits.csv.gz` of the wheel of scikit-learn. It takes some minutes on one core.
 """
@@ -22,9 +22,9 @@ from attnscope.figures import on_image
 from attnscope.recording import record
 from attnscope.recording.progress import report_progress
 
-CANVAS, DIGIT, PATCH = 32, 8, 4
+CANVAS, DIGIT, PATCH = 24, 8, 4
 NOISE = 0.15
-BATCH, HELD_OUT = 128, 297
+BATCH, HELD_OUT = 64, 297
 
 
 def read_digits(path: Path) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def read_digits(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def on_canvas(digits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images (count, 3, 32, 32) with each digit at a random place, and the top left corners, (count, 2)."""
+    """Images (count, 3, 24, 24) with each digit at a random place, and the top left corners, (count, 2)."""
     corners = torch.randint(0, CANVAS - DIGIT + 1, (len(digits), 2), generator=generator)
     images = NOISE * torch.rand(len(digits), CANVAS, CANVAS, generator=generator)
     for image, digit, (top, left) in zip(images, digits, corners.tolist(), strict=True):
@@ -44,14 +44,14 @@ def on_canvas(digits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tenso
 
 
 def make_model() -> ViTForImageClassification:
-    """A vision transformer of 4 layers with 4 heads each."""
+    """A vision transformer of 3 layers with 4 heads each."""
     torch.manual_seed(0)
     config = ViTConfig(
         image_size=CANVAS,
         patch_size=PATCH,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=4,
+        num_hidden_layers=3,
         num_attention_heads=4,
         num_labels=10,
     )
@@ -80,7 +80,7 @@ def train(model: nn.Module, digits: Tensor, labels: Tensor, steps: int) -> None:
 
 
 def patches_of(corner: Tensor) -> Tensor:
-    """Which patches (8, 8) a digit covers, at least in part."""
+    """Which patches (6, 6) a digit covers, at least in part."""
     top, left = corner.tolist()
     rows, columns = torch.arange(CANVAS // PATCH)[:, None] * PATCH, torch.arange(CANVAS // PATCH) * PATCH
     return (rows < top + DIGIT) & (rows + PATCH > top) & (columns < left + DIGIT) & (columns + PATCH > left)
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("digits", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=800)
     options = parser.parse_args()
     digits, labels = read_digits(options.digits)
     model = make_model()
