@@ -165,7 +165,7 @@ class ImageAttention:
             raise SettingError(f"rollout: expected one position, got {len(rows)}")
         share = rollout([one.matrix for one in stack], rows[0])[None]
         shown = self._map(last, last.keys, share, f"rollout of {_describe(query)}, {len(stack)} layers", query)
-        return replace(shown, heads=())
+        return replace(shown, heads=(), quantity="share (attention rollout)")
 
     def sinks(self, layer: str | int, *, share: float = SINK_SHARE) -> list[Sink]:
         """The positions that receive at least this mean weight in a head, the strongest first.
