@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,6 +98,24 @@ def share_on_digit(model: nn.Module, images: Tensor, corners: Tensor) -> Tensor:
     return torch.stack(shares).mean(0)
 
 
+def to_report(figures: dict[str, Any]) -> str:
+    """The figures as a table: the weight of the class token on the patches of the digit, per layer and head."""
+    lines = [
+        "# The weight of the class token on the patches of a digit",
+        "",
+        "Made by `scripts/train_digits_vit.py`: a vision transformer of 3 layers with 4 heads each, float32, CPU.",
+        f"The digit covers {figures['area']:.0%} of the image. The trained model reads {figures['accuracy']:.0%} of "
+        f"{HELD_OUT} held-out digits. Means over 64 of them.",
+        "",
+        "| layer | head | random parameters | trained |",
+        "|---|---|---|---|",
+    ]
+    for layer, (before, after) in enumerate(zip(figures["untrained"], figures["trained"], strict=True)):
+        for head, (one, other) in enumerate(zip(before, after, strict=True)):
+            lines.append(f"| {layer} | {head} | {one:.0%} | {other:.0%} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Train, measure, save and draw."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -117,8 +135,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(options.output)
     figures = {"accuracy": accuracy, "area": covered, "untrained": before.tolist(), "trained": after.tolist()}
-    (options.output / "attention_to_digit.json").write_text(json.dumps(figures, indent=2))
-    print(json.dumps(figures))
+    (options.output / "attention_to_digit.md").write_text(to_report(figures))
+    print(to_report(figures))
     with torch.no_grad(), record(model) as trace:
         model(images[:1])
     picture = trace.on_image(images[0])
