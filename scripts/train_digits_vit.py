@@ -46,15 +46,15 @@ def on_canvas(digits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tenso
 def make_model() -> ViTForImageClassification:
     """A vision transformer of 3 layers with 4 heads each."""
     torch.manual_seed(0)
-    config = ViTConfig(
+    config: Any = ViTConfig(
         image_size=CANVAS,
         patch_size=PATCH,
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=3,
         num_attention_heads=4,
-        num_labels=10,
     )
+    config.num_labels = 10
     return ViTForImageClassification(config)
 
 
@@ -118,7 +118,7 @@ def to_report(figures: dict[str, Any]) -> str:
 
 def main() -> None:
     """Train, measure, save and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("digits", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=400)

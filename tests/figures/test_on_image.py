@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,13 @@ def test_heads_and_frames_are_small_multiples() -> None:
     assert [axes.get_title() for axes in frames.axes[:-1]] == ["frame 0", "frame 1", "frame 2"]
     assert len(on_image(video, frame=2).axes) == 3
     heads.savefig(io.BytesIO(), format="svg")
-    for wrong in ({}, {"heads": [2]}, {"frame": 3}, {"frame": 0, "columns": 0}, {"frame": 0, "limits": (1, 0)}):
+    mistakes: list[dict[str, Any]] = [
+        {},
+        {"heads": [2]},
+        {"frame": 3},
+        {"frame": 0, "columns": 0},
+        {"frame": 0, "limits": (1, 0)},
+    ]
+    for wrong in mistakes:
         with pytest.raises(SettingError):
             on_image(video, **wrong)

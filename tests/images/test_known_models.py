@@ -138,7 +138,7 @@ def changed_image(inputs: dict[str, Any], grid: PatchGrid, patch: tuple[int, int
     pixels = inputs[name].clone()
     frames, rows, columns = grid.shape
     if pixels.dim() == 2:  # packed: patches in blocks of 2 x 2
-        sizes = inputs.get("image_grid_thw", inputs.get("video_grid_thw")).tolist()
+        sizes = inputs["image_grid_thw" if "image_grid_thw" in inputs else "video_grid_thw"].tolist()
         start = sum(t * h * w for t, h, w in sizes[: grid.image])
         _, high, wide = sizes[grid.image]
         merged = high // rows
