@@ -1,8 +1,8 @@
 """Train a small vision transformer to find and read a digit, and draw what its heads attend to.
 
-The images are digits of scikit-learn (8 x 8 pixels, Alpaydin & Kaynak, 1998) at a random place of a noisy canvas of
-32 x 32 pixels, so that attention to the digit can be measured: its place is known. The class token attends to 64
-patches of 4 x 4 pixels. Usage: `python scripts/train_digits_vit.py digits.csv.gz OUTPUT_FOLDER`, with the file
+The images are digits of scikit-learn (8 x 8 pixels, Alpaydin & Kaynak, 1998) on 2 x 2 random patches of a noisy
+canvas of 6 x 6 patches, so that attention to the digit can be measured: its place is known. A patch has 4 x 4 pixels.
+Usage: `python scripts/train_digits_vit.py digits.csv.gz OUTPUT_FOLDER`, with the file
 `sklearn/datasets/data/digits.csv.gz` of the wheel of scikit-learn. It takes some minutes on one core.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from attnscope.figures import on_image
 from attnscope.recording import record
 from attnscope.recording.progress import report_progress
 
-CANVAS, DIGIT, PATCH = 32, 8, 4
-NOISE = 0.15
-BATCH, HELD_OUT = 128, 297
+CANVAS, DIGIT, PATCH = 24, 8, 4
+NOISE, MEAN, STD = 0.15, 0.1, 0.25
+BATCH, HELD_OUT, LEARNING_RATE = 64, 297, 1e-3
 
 
 def read_digits(path: Path) -> tuple[Tensor, Tensor]:
@@ -35,34 +35,34 @@ def read_digits(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def on_canvas(digits: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images (count, 3, 32, 32) with each digit at a random place, and the top left corners, (count, 2)."""
-    corners = torch.randint(0, CANVAS - DIGIT + 1, (len(digits), 2), generator=generator)
+    """Images (count, 3, 24, 24) with each digit at a random place, and the top left corners, (count, 2)."""
+    corners = PATCH * torch.randint(0, (CANVAS - DIGIT) // PATCH + 1, (len(digits), 2), generator=generator)
     images = NOISE * torch.rand(len(digits), CANVAS, CANVAS, generator=generator)
     for image, digit, (top, left) in zip(images, digits, corners.tolist(), strict=True):
         image[top : top + DIGIT, left : left + DIGIT] += digit * (1 - NOISE)
-    return images[:, None].expand(-1, 3, -1, -1).contiguous(), corners
+    return ((images - MEAN) / STD)[:, None].expand(-1, 3, -1, -1).contiguous(), corners
 
 
 def make_model() -> ViTForImageClassification:
-    """A vision transformer of 4 layers with 4 heads each."""
+    """A vision transformer of 3 layers with 4 heads each."""
     torch.manual_seed(0)
-    config = ViTConfig(
+    config: Any = ViTConfig(
         image_size=CANVAS,
         patch_size=PATCH,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=4,
+        num_hidden_layers=3,
         num_attention_heads=4,
-        num_labels=10,
     )
+    config.num_labels = 10
     return ViTForImageClassification(config)
 
 
 def train(model: nn.Module, digits: Tensor, labels: Tensor, steps: int) -> None:
     """Train with new places of the digits in every batch."""
     generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
     model.train()
     with report_progress(True, "training") as report:
         for step in range(steps):
@@ -74,13 +74,13 @@ def train(model: nn.Module, digits: Tensor, labels: Tensor, steps: int) -> None:
             optimizer.step()
             schedule.step()
             report(step + 1, steps)
-            if step % 200 == 0:
+            if step % 50 == 0:
                 print(f"step {step}: loss {loss.item():.3f}", flush=True)
     model.eval()
 
 
 def patches_of(corner: Tensor) -> Tensor:
-    """Which patches (8, 8) a digit covers, at least in part."""
+    """Which patches (6, 6) a digit covers."""
     top, left = corner.tolist()
     rows, columns = torch.arange(CANVAS // PATCH)[:, None] * PATCH, torch.arange(CANVAS // PATCH) * PATCH
     return (rows < top + DIGIT) & (rows + PATCH > top) & (columns < left + DIGIT) & (columns + PATCH > left)
@@ -98,12 +98,30 @@ def share_on_digit(model: nn.Module, images: Tensor, corners: Tensor) -> Tensor:
     return torch.stack(shares).mean(0)
 
 
+def to_report(figures: dict[str, Any]) -> str:
+    """The figures as a table: the weight of the class token on the patches of the digit, per layer and head."""
+    lines = [
+        "# The weight of the class token on the patches of a digit",
+        "",
+        "Made by `scripts/train_digits_vit.py`: a vision transformer of 3 layers with 4 heads each, float32, CPU.",
+        f"The digit covers {figures['area']:.0%} of the image. The trained model reads {figures['accuracy']:.0%} of "
+        f"{HELD_OUT} held-out digits. Means over 64 of them.",
+        "",
+        "| layer | head | random parameters | trained |",
+        "|---|---|---|---|",
+    ]
+    for layer, (before, after) in enumerate(zip(figures["untrained"], figures["trained"], strict=True)):
+        for head, (one, other) in enumerate(zip(before, after, strict=True)):
+            lines.append(f"| {layer} | {head} | {one:.0%} | {other:.0%} |")
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
     """Train, measure, save and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("digits", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     digits, labels = read_digits(options.digits)
     model = make_model()
@@ -117,8 +135,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(options.output)
     figures = {"accuracy": accuracy, "area": covered, "untrained": before.tolist(), "trained": after.tolist()}
-    (options.output / "attention_to_digit.json").write_text(json.dumps(figures, indent=2))
-    print(json.dumps(figures))
+    (options.output / "attention_to_digit.md").write_text(to_report(figures))
+    print(to_report(figures))
     with torch.no_grad(), record(model) as trace:
         model(images[:1])
     picture = trace.on_image(images[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -132,7 +134,8 @@ def test_a_grid_by_hand_and_unknown_layouts_are_refused() -> None:
     torch.testing.assert_close(found.elsewhere["before"], weights[:, 13, :2].sum(-1))
     torch.testing.assert_close(picture.attended_by(0, (0, 1)).values[:, 0], weights[:, 2:, 3].reshape(2, 3, 4))
     torch.testing.assert_close(picture.received(0).values[:, 0], weights.mean(1)[:, 2:].reshape(2, 3, 4))
-    for wrong in ({"grid": (3, 5), "first": 2}, {"grid": (3, 4)}, {"grid": (12,), "first": 0}):
+    mistakes: list[dict[str, Any]] = [{"grid": (3, 5), "first": 2}, {"grid": (3, 4)}, {"grid": (12,), "first": 0}]
+    for wrong in mistakes:
         with pytest.raises(SettingError):
             trace.on_image(**wrong)
     for query in ((3, 0), (0, 0, 0, 0), "class", 14, range(0)):

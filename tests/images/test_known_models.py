@@ -92,7 +92,7 @@ def without_mixing(model: nn.Module) -> None:
     with torch.no_grad():
         for name, module in model.named_modules():
             leaf = name.rpartition(".")[2]
-            is_output = leaf in ("out_proj", "o_proj", "proj", "output_proj") or name.endswith("attention.output.dense")
+            is_output = leaf in ("out_proj", "o_proj") or name.endswith(("attn.proj", "attention.output.dense"))
             if is_output and isinstance(module, nn.Linear):
                 for parameter in module.parameters():
                     parameter.zero_()
@@ -138,7 +138,7 @@ def changed_image(inputs: dict[str, Any], grid: PatchGrid, patch: tuple[int, int
     pixels = inputs[name].clone()
     frames, rows, columns = grid.shape
     if pixels.dim() == 2:  # packed: patches in blocks of 2 x 2
-        sizes = inputs.get("image_grid_thw", inputs.get("video_grid_thw")).tolist()
+        sizes = inputs["image_grid_thw" if "image_grid_thw" in inputs else "video_grid_thw"].tolist()
         start = sum(t * h * w for t, h, w in sizes[: grid.image])
         _, high, wide = sizes[grid.image]
         merged = high // rows

@@ -23,8 +23,9 @@ FORMATS = (".png", ".svg", ".pdf")
     about="draw what an image model attends to on a photo",
     description="Draw what the heads of an image model attend to on PHOTO, as PNG, SVG or PDF.",
     notes=(
-        "Without --patch, --received or --rollout, the query is the class token, or all queries where the model has\n"
-        "none. Vision encoders of transformers with a preprocessor_config.json are supported."
+        "Without --patch, --received or --rollout, the query is the class token, or all\n"
+        "queries where the model has none. Supported are vision encoders of transformers\n"
+        "in a folder that has a preprocessor_config.json."
     ),
     examples=[
         "attnscope picture facebook/dinov2-small photo.jpg",

@@ -76,7 +76,7 @@ def on_image(
     figure.suptitle(title if title is not None else patch_map.title, fontsize=9)
     mappable = import_extra("matplotlib.cm").ScalarMappable(norm, COLOURS)
     bar = figure.colorbar(mappable, ax=shown, shrink=0.8, aspect=28, pad=0.02)
-    bar.set_label("attention weight", fontsize=8)
+    bar.set_label(patch_map.quantity, fontsize=8)
     bar.ax.tick_params(which="both", labelsize=7, width=0.6, length=2.5)
     bar.outline.set_linewidth(0.6)
     return figure

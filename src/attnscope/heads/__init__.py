@@ -1,5 +1,6 @@
 """Scores, labels, ablation, activation patching and direct logit attribution of attention heads."""
 
+from attnscope.heads.alignment import Alignment, align, score_alignment, token_times
 from attnscope.heads.comparison import AblationComparison, compare_with_random_heads
 from attnscope.heads.effects import Effect, Predictions, measure_effect, predict
 from attnscope.heads.fact import FactReport, explain_fact
@@ -21,6 +22,7 @@ __all__ = [
     "LABELS",
     "SCORES",
     "AblationComparison",
+    "Alignment",
     "AnswerLoss",
     "Binned",
     "Effect",
@@ -36,6 +38,7 @@ __all__ = [
     "Sentence",
     "Word",
     "ablate",
+    "align",
     "assign_labels",
     "compare_with_random_heads",
     "direct_logit_attribution",
@@ -52,6 +55,8 @@ __all__ = [
     "repeated_token_ids",
     "rollout",
     "row_scores",
+    "score_alignment",
     "score_heads",
     "score_relations",
+    "token_times",
 ]

@@ -165,7 +165,7 @@ class ImageAttention:
             raise SettingError(f"rollout: expected one position, got {len(rows)}")
         share = rollout([one.matrix for one in stack], rows[0])[None]
         shown = self._map(last, last.keys, share, f"rollout of {_describe(query)}, {len(stack)} layers", query)
-        return replace(shown, heads=())
+        return replace(shown, heads=(), quantity="share (attention rollout)")
 
     def sinks(self, layer: str | int, *, share: float = SINK_SHARE) -> list[Sink]:
         """The positions that receive at least this mean weight in a head, the strongest first.
@@ -195,14 +195,13 @@ class ImageAttention:
         if not parts:
             return None
         layouts = self._layouts[max(parts, key=len)]
-        batch, _, _queries, _keys = self._recorded[name].shape
         row = next((at for at, layout in enumerate(layouts) if layout.grid_of(self.image) is not None), None)
-        if row is None or (batch != len(layouts)):
+        if row is None or self._recorded[name].shape[0] != len(layouts):
             return None
-        sides = [self._layout_of_side(name, layouts[row], axis) for axis in (-2, -1)]
-        if all(side is None or side.grid_of(self.image) is None for side in sides):
+        queries, keys = (self._layout_of_side(name, layouts[row], axis) for axis in (-2, -1))
+        if all(side is None or side.grid_of(self.image) is None for side in (queries, keys)):
             return None
-        return row, *(side for side in sides)
+        return row, queries, keys
 
     def _layout_of_side(self, name: str, layout: Layout, axis: int) -> Layout | None:
         """The layout of the queries (axis -2) or keys (-1) of a layer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -187,7 +187,7 @@ def _image_token(config: Any) -> int:
     return config.image_token_id if hasattr(config, "image_token_id") else config.image_token_index
 
 
-def _has_shape(tensor: Any, dimensions: int) -> bool:
+def _has_shape(tensor: Any, dimensions: int) -> TypeGuard[Tensor]:
     return isinstance(tensor, Tensor) and tensor.dim() == dimensions
 
 

@@ -203,7 +203,7 @@ def layouts_by_hand(shapes: Sequence[Sequence[int]], grid: Sequence[int], first:
         )
     frames, rows, columns = grid if len(grid) == 3 else (1, *grid)
     positions = consecutive(first, frames, rows, columns)
-    length, longest = first + positions.numel(), max(max(shape[2:]) for shape in shapes)
+    length, longest = first + positions.numel(), max((max(shape[2:]) for shape in shapes), default=0)
     if length > longest:
         raise SettingError(
             f"on_image: {positions.numel()} patches from position {first} on are more than the {longest} positions of "

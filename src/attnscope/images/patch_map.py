@@ -33,6 +33,7 @@ class PatchMap:
         title: What is shown.
         photo: (height, width, 3) from 0 to 1; one per frame, (frames, height, width, 3), of a video.
         marked: The patches that the map is about, which a figure outlines.
+        quantity: What the numbers are, for the colour bar.
     """
 
     values: Tensor
@@ -42,6 +43,7 @@ class PatchMap:
     title: str = ""
     photo: np.ndarray | None = None
     marked: tuple[Patch, ...] = ()
+    quantity: str = "attention weight"
 
     @property
     def grid(self) -> tuple[int, int, int]:

@@ -117,7 +117,7 @@ def _resized(size: tuple[int, int], processor: Any) -> tuple[int, int]:
         edge = int(shortest * long / short)
         return (shortest, edge) if height <= width else (edge, shortest)
     if all(exact):
-        return exact[0], exact[1]
+        return int(exact[0] or 0), int(exact[1] or 0)
     raise UnsupportedError(f"on_image: unsupported size {wanted} of {type(processor).__name__}; give box=")
 
 

@@ -6,5 +6,6 @@ from attnscope.recording.loading import load
 from attnscope.recording.reading import read
 from attnscope.recording.recorder import record
 from attnscope.recording.trace import Trace
+from attnscope.recording.word_maps import WordMaps, record_words
 
-__all__ = ["Estimate", "Trace", "estimate", "load", "open_trace", "read", "record"]
+__all__ = ["Estimate", "Trace", "WordMaps", "estimate", "load", "open_trace", "read", "record", "record_words"]

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from attnscope.images.known_models import Layouts, find_layouts, finder_of
+from attnscope.recording.hooks.coverage import is_attention
 from attnscope.recording.hooks.observers import Observer, current_observers
 
 
@@ -39,7 +40,7 @@ def observe_images(model: nn.Module, observer: Observer, layouts: Layouts) -> It
     handles = [
         module.register_forward_pre_hook(hook(part, module), with_kwargs=True)
         for part, module in model.named_modules()
-        if finder_of(module) is not None
+        if finder_of(module) is not None and any(map(is_attention, module.modules()))
     ]
     try:
         yield
