@@ -212,7 +212,7 @@ def test_nothing_touches_anything_else_in_a_figure_of_any_size(browser: Browser,
                 assert root.attrib["width"] == {"single column": "3.25in", "double column": "6.75in"}[size]
                 titles = [one.text for one in root.iter() if one.attrib.get("font-weight") == "600"]
                 assert titles == ["L0H0", *heads.split()]
-        assert "“" in "".join(root.itertext()), "the caption names the text"
+                assert "“" in "".join(root.itertext()), "the caption names the text"
         for part in ("title", "tags", "strips", "legend", "caption", "mask"):
             page.click(f".export input[name={part}]")
         _, bare = saved(page, "SVG")

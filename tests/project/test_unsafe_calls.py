@@ -46,6 +46,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("labs/exercise.py", "exec"): "an answer to an exercise is a program of the user",
     ("models/text/chat_template.py", "jinja2"): "finds the files of jinja2 for the sandboxed process",
     ("models/text/template_sandbox.py", "jinja2"): "runs templates in jinja2's sandbox, in a process with limits",
+    ("recording/transformers_images.py", "trust_remote_code"): "False: code that came with a processor is not run",
     ("recording/transformers_models.py", "trust_remote_code"): "False: code that came with a model is not run",
     ("recording/transformers_tokenizers.py", "trust_remote_code"): "False: code that came with a tokenizer is not run",
     (

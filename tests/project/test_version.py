@@ -35,7 +35,9 @@ def test_the_build_reads_the_version_from_the_package() -> None:
 
 def test_the_extras_are_those_of_pyproject() -> None:
     written = PYPROJECT["project"]["optional-dependencies"]
-    names = {extra: tuple(re.split(r"[\[<>=!~]", line)[0] for line in lines) for extra, lines in written.items()}
+    modules = {"pillow": "PIL"}  # packages that are imported by another name
+    packages = {extra: [re.split(r"[\[<>=!~]", line)[0] for line in lines] for extra, lines in written.items()}
+    names = {extra: tuple(modules.get(name, name) for name in listed) for extra, listed in packages.items()}
     everything = names.pop("all")
     assert names == EXTRAS
     assert everything == ("attnscope",)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from attnscope.errors import CheckpointError
-from attnscope.extras import import_extra
+from attnscope.extras import import_extra, require
 from attnscope.models.checkpoint.folder_checksums import verified
 from attnscope.models.checkpoint.safetensors_files import open_weights
 from attnscope.models.json_fields import short_repr
@@ -48,6 +48,7 @@ def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Modul
         CheckpointError: If the files are invalid, do not fill the model, or transformers does not know it.
         MissingExtraError: If transformers is not installed.
     """
+    require("record", "transformers")
     path = folder / "config.json"
     with ExitStack() as files:
         files.enter_context(verified(folder))
