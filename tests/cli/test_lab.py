@@ -204,7 +204,7 @@ def test_a_notebook_is_written(tmp_path: Path) -> None:
 
 
 MISTAKES = {
-    "a lab": (("run", "nothing"), "unknown lab 'nothing' (expected scaling, worked_examples"),
+    "a lab": (("run", "nothing"), "unknown lab 'nothing' (expected scaling, training_without_scaling"),
     "a folder that is a file": (
         ("run", "worked_examples", "--out", __file__),
         "test_lab.py is a file; expected a folder",

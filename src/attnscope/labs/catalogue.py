@@ -103,7 +103,7 @@ def run(
     Example:
         >>> from attnscope.labs import run
         >>> [decision.claim for decision in run("worked_examples").decisions][:2]
-        ['3a', '31']
+        ['3a', '45']
     """
     from attnscope.labs.lab import Lab
 

@@ -44,10 +44,6 @@ class Trace(Mapping[str, AttentionMatrix]):
     Args:
         model: The name of the model, which is shown.
         tokenizer: Decodes the tokens; a tokenizer of transformers or of AttnScope, or None.
-
-    Attributes:
-        rotary: How the model rotates its queries and keys by position, if that is known: of a model of AttnScope, until
-            the trace is saved.
     """
 
     def __init__(self, model: str = "", tokenizer: Any = None) -> None:
@@ -56,7 +52,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         self.texts: list[Texts] = []
         self.without_softmax: tuple[str, ...] = ()
         self.errors: dict[str, float] = {}
-        self.rotary: Rotary | None = None
+        self.rotary: Rotary | None = None  # how queries and keys were rotated, if known; lost when the trace is saved
         self.image_layouts: Layouts = {}
         self._tokenizer = tokenizer
         self._codec: Any = None
