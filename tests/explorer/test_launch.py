@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import os
 import re
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ import attnscope
 from attnscope.attention import Causal
 from attnscope.errors import SettingError, VocabularyError
 from attnscope.explorer import launch
-from attnscope.explorer.launch import Server
+from attnscope.explorer.launch import LOOPBACK, Server
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import ACCESS_PATH
 from attnscope.recording import Trace
@@ -153,6 +155,25 @@ def test_closing_frees_the_port_and_ends_the_threads() -> None:
     assert set(ours()) == before
     handle.server.close()  # again, which does nothing
     assert "closed" in repr(handle.server)
+
+
+def test_a_connection_that_comes_while_the_server_closes_is_closed() -> None:
+    with serving(small_trace(depth=1)) as handle, ExitStack() as stack:
+        server = handle.server
+        shut_down = server._uvicorn.shutdown
+
+        async def shut_down_late(**options: Any) -> None:
+            connections = set(server._uvicorn.server_state.connections)
+            server._uvicorn.server_state.connections.clear()  # uvicorn asks those to close that it knows by now
+            asyncio.get_running_loop().call_soon(server._uvicorn.server_state.connections.update, connections)
+            await shut_down(**options)
+
+        server._uvicorn.shutdown = shut_down_late
+        stack.enter_context(socket.create_connection((LOOPBACK, server.port)))
+        until(lambda: server._uvicorn.server_state.connections)
+        server._uvicorn.should_exit = True  # what `close` sets after it aborted the connections of that moment
+        assert server._ended.wait(20)
+        assert not server._uvicorn.server_state.connections
 
 
 def test_a_server_that_was_never_started_can_be_closed() -> None:

@@ -186,6 +186,10 @@ class Server:
             self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._listening.set)
             await self._uvicorn.serve(sockets=[self._socket])
+            # uvicorn leaves connections open that came after `close`, or whose clients do not read their responses.
+            self._abort_connections()
+            while self._uvicorn.server_state.connections:
+                await asyncio.sleep(0)
 
         try:
             asyncio.run(serve())
