@@ -14,16 +14,6 @@ from attnscope.labs.replication import changed_verdicts, standard_errors, summar
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results/labs"
 NEW_SEED = 7
-NOT_REPLICATED: set[str] = {
-    "multi_head_attention",
-    "single_vs_two_heads",
-    "length_extrapolation",
-    "attention_cost",
-    "sliding_window",
-    "transformer_block",
-    "trained_heads",
-}
-"""Labs that have run with seed 0 only; the slow test below runs them with another one."""
 DECIDING = [name for name in NAMES if json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["claims"]]
 
 
@@ -39,11 +29,7 @@ def measurements(run: dict[str, Any]) -> list[tuple[str, str]]:
     return [(claim["claim"], one["name"]) for claim in run["claims"] for one in claim["measurements"]]
 
 
-def test_labs_without_other_seeds_are_named() -> None:
-    assert {name for name in DECIDING if not (RESULTS / "seeds" / f"{name}.json").exists()} == NOT_REPLICATED
-
-
-@pytest.mark.parametrize("name", [name for name in DECIDING if name not in NOT_REPLICATED])
+@pytest.mark.parametrize("name", DECIDING)
 def test_all_seeds_reach_the_same_verdicts(name: str) -> None:
     again = f"run them again: .venv/bin/python scripts/make_labs.py --seeds 1 2 -- {name}"
     first, *others = result(name), *other_seeds(name)

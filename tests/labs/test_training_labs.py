@@ -19,12 +19,12 @@ from attnscope.labs.experiments import (
     training_without_scaling,
 )
 from attnscope.labs.next_character import HELD_OUT, character_ids, num_characters, train_on_characters, unigram_loss
-from attnscope.labs.statistics import mean_over_seeds
+from attnscope.labs.statistics import mean_with_error
 from attnscope.models import Block, FeedForward, MultiHeadAttention
 
 
 def test_the_standard_error_is_that_of_the_mean() -> None:
-    assert mean_over_seeds([1.0, 2.0, 3.0, 4.0]) == pytest.approx((2.5, math.sqrt(5 / 3) / 2))
+    assert mean_with_error([1.0, 2.0, 3.0, 4.0]) == pytest.approx((2.5, math.sqrt(5 / 3) / 2))
 
 
 class Bigrams(nn.Module):

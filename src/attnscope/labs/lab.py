@@ -147,7 +147,7 @@ class Lab:
 
         source = self._model or self._find_smollm2()
         self.step(f"loading {source}")
-        model, tokenizer = load(source, dtype=torch.float32)
+        model, tokenizer = load(source, dtype=torch.float32, progress=False)
         fingerprint = fingerprint_model(model, Path(source).stem if self._model else SMOLLM2)
         used = {
             **fingerprint,

@@ -1,6 +1,7 @@
-"""Means over random seeds, with their standard errors.
+"""Means with their standard errors.
 
-In: one number per seed. Out: the mean and its standard error. Does not know: what was measured. Memory: O(1).
+In: one number per seed, draw or passage. Out: the mean and its standard error. Does not know: what was measured.
+Memory: O(1).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 
 class Mean(NamedTuple):
-    """A mean over seeds, and its standard error; printed as "1.5 ± 0.5"."""
+    """A mean and its standard error; printed as "1.5 ± 0.5"."""
 
     value: float
     error: float
@@ -20,10 +21,10 @@ class Mean(NamedTuple):
         return f"{self.value:.3g} ± {self.error:.3g}"
 
 
-def mean_over_seeds(values: Sequence[float]) -> Mean:
+def mean_with_error(values: Sequence[float]) -> Mean:
     """Return the mean of two or more values, and its standard error.
 
-    >>> str(mean_over_seeds([1.0, 2.0]))
+    >>> str(mean_with_error([1.0, 2.0]))
     '1.5 ± 0.5'
     """
     return Mean(fmean(values), stdev(values) / len(values) ** 0.5)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from attnscope.errors import CheckpointError
-from attnscope.models.json_files import MAX_BYTES, dump_json, read_json
+from attnscope.models.json_files import MAX_BYTES, ReadablePath, dump_json, read_json
 
 CHECKSUM = "checksum"
 
@@ -23,7 +22,7 @@ def encode_checked_json(found: Mapping[str, Any]) -> bytes:
     return dump_json(fields | {CHECKSUM: _checksum_of(fields)})
 
 
-def read_checked_json(path: Path, max_bytes: int = MAX_BYTES, *, advice: str) -> dict[str, Any]:
+def read_checked_json(path: ReadablePath, max_bytes: int = MAX_BYTES, *, advice: str) -> dict[str, Any]:
     """Read an object that `encode_checked_json` encoded, and return it without its checksum.
 
     Raises:
@@ -32,7 +31,7 @@ def read_checked_json(path: Path, max_bytes: int = MAX_BYTES, *, advice: str) ->
     return remove_checksum(read_json(path, max_bytes, advice=advice), path, advice=advice)
 
 
-def remove_checksum(found: Mapping[str, Any], path: Path, *, advice: str) -> dict[str, Any]:
+def remove_checksum(found: Mapping[str, Any], path: ReadablePath, *, advice: str) -> dict[str, Any]:
     """Return the object of a file without its checksum.
 
     Raises:

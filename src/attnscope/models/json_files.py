@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from attnscope.errors import CheckpointError
 
@@ -20,7 +20,23 @@ MAX_BYTES = 16 * 2**20
 DOWNLOAD_AGAIN = "download it again"
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+class ReadablePath(Protocol):
+    """What reading needs of a path: a `Path` has it, and so has one in an object store."""
+
+    def is_file(self) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def exists(self) -> bool:
+        """Whether there is a file or a folder."""
+        ...
+
+    def open(self, mode: str, /) -> Any:
+        """The file, opened."""
+        ...
+
+
+def read_bytes(path: ReadablePath, max_bytes: int = MAX_BYTES) -> bytes:
     """Read a file of at most `max_bytes`."""
     if not path.is_file():  # opening a named pipe would block
         raise CheckpointError(f"{path} does not exist" if not path.exists() else f"{path} is not a file")
@@ -34,7 +50,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     return content
 
 
-def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
+def read_text(path: ReadablePath, max_bytes: int = MAX_BYTES) -> str:
     """Read a UTF-8 file of at most `max_bytes`."""
     try:
         return read_bytes(path, max_bytes).decode("utf-8")
@@ -42,12 +58,12 @@ def read_text(path: Path, max_bytes: int = MAX_BYTES) -> str:
         raise CheckpointError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def read_json(path: Path, max_bytes: int = MAX_BYTES, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+def read_json(path: ReadablePath, max_bytes: int = MAX_BYTES, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
     """Read the JSON object in a file of at most `max_bytes`; duplicate keys raise an error, which ends in `advice`."""
     return parse_json(read_text(path, max_bytes), path, advice=advice)
 
 
-def parse_json(text: str, path: Path, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
+def parse_json(text: str, path: ReadablePath, *, advice: str = DOWNLOAD_AGAIN) -> dict[str, Any]:
     """Parse the text of a file as a JSON object; `advice` says what to do with one that is damaged."""
     try:
         found = json.loads(text, object_pairs_hook=_reject_duplicate_keys)

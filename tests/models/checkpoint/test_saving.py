@@ -114,8 +114,8 @@ def test_all_files_have_the_permissions_that_the_user_asks_for(model: Decoder, m
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
 
 
-def test_saving_copies_one_tensor_at_a_time(tmp_path: Path) -> None:
-    assert peak_extra_bytes(saving_to_bfloat16, str(tmp_path)) < 90e6  # half of the model in bfloat16
+def test_saving_copies_a_piece_at_a_time(tmp_path: Path) -> None:
+    assert peak_extra_bytes(saving_to_bfloat16, str(tmp_path)) < 20e6  # of the 180 MB of the model in bfloat16
 
 
 def saving_to_bfloat16(folder: str) -> Callable[[], object]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attnscope import AttentionMatrix, attend
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
-from attnscope.labs.statistics import mean_over_seeds
+from attnscope.labs.statistics import mean_with_error
 from attnscope.variants.hopfield import energy, retrieve
 
 FLIPPED = 8
@@ -265,7 +265,7 @@ def rate_of_the_growth(lab: Lab) -> None:
                 for dimension in dimensions
             )
             factors.append((last / first) ** (1 / (dimensions[1] - dimensions[0])))
-        mean = mean_over_seeds(factors)
+        mean = mean_with_error(factors)
         measured.append(mean.value)
         rows.append(
             (name, f"{dimensions[0]} to {dimensions[1]}", mean.value, mean.error, predicted_factor(beta, flipped))

@@ -32,6 +32,7 @@ from attnscope.attention.rotary_scaling import LinearScaling, NTKScaling, Scalin
 from attnscope.errors import SettingError
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict, reference_text
+from attnscope.labs.next_token import train_decoder
 from attnscope.models import Decoder, DecoderConfig
 
 TRAINED, READ = 64, 256
@@ -67,16 +68,8 @@ def train_on_short_sequences(
         norm="rms",
     )
     model, text = Decoder(config), character_ids()[:-HELD_BACK]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps, pct_start=0.1)
-    for _ in range(steps):
-        rows = text[torch.randint(len(text) - TRAINED, (32, 1)) + torch.arange(TRAINED + 1)]
-        loss = cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return model.eval()
+    span = torch.arange(TRAINED + 1)
+    return train_decoder(model, lambda: text[torch.randint(len(text) - TRAINED, (32, 1)) + span], steps)
 
 
 def with_scaling(model: Decoder, scaling: Scaling | None) -> Decoder:

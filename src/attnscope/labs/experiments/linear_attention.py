@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from attnscope import Causal, attend
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict, best_times, count_flops
+from attnscope.labs.statistics import mean_with_error
 from attnscope.variants import linear
 
 
@@ -260,9 +261,9 @@ def memory_capacity(lab: Lab) -> None:
         lab.step(f"storing {count} pairs")
         shares = [recall_shares(count, width, generator) for _ in range(draws)]
         for name in shares[0]:
-            found = torch.tensor([share[name] for share in shares])
-            means.setdefault(name, []).append(float(found.mean()))
-            errors.append(float(found.std() / math.sqrt(draws)))
+            found = mean_with_error([share[name] for share in shares])
+            means.setdefault(name, []).append(found.value)
+            errors.append(found.error)
     lab.table(
         f"Share of pairs recalled by a memory of dimension {width}",
         ("pairs", *means),

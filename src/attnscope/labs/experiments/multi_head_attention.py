@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attnscope import attend
 from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict, best_times, count_flops
-from attnscope.labs.statistics import mean_over_seeds
+from attnscope.labs.statistics import mean_with_error
 from attnscope.models import Decoder, MultiHeadAttention
 from attnscope.models.published_configs import DECODERS
 
@@ -367,7 +367,7 @@ def eight_heads_of_eight_dimensions(lab: Lab) -> None:
     relations that need one head each, is the *gather* task above.
     """
     steps, seeds = lab.choose(small=300, full=3_000), lab.seeds(3)
-    errors = {heads: mean_over_seeds([matching_error(heads, steps, seed) for seed in seeds]) for heads in (1, 8)}
+    errors = {heads: mean_with_error([matching_error(heads, steps, seed) for seed in seeds]) for heads in (1, 8)}
     x = torch.randn(1, 1024, 64)
     calls = {
         (name, heads): lambda call=call, heads=heads: call(heads)

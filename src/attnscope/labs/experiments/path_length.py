@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
-from attnscope.labs.statistics import Mean, mean_over_seeds
+from attnscope.labs.statistics import Mean, mean_with_error
 
 SYMBOLS, WIDTH = 8, 32
 LENGTHS = (4, 20, 100)
@@ -207,8 +207,8 @@ def recall_over_distance(lab: Lab) -> None:
         for length in LENGTHS:
             lab.step(f"{name}, {length} tokens")
             runs = [train_recall(name, length, steps, seed) for seed in lab.seeds(count)]
-            accuracy[name, length] = mean_over_seeds([right for right, _ in runs])
-            ratio[name, length] = mean_over_seeds([gradient for _, gradient in runs]).value
+            accuracy[name, length] = mean_with_error([right for right, _ in runs])
+            ratio[name, length] = mean_with_error([gradient for _, gradient in runs]).value
         rows.append((name, *(str(accuracy[name, n]) for n in LENGTHS), *(ratio[name, n] for n in LENGTHS[::2])))
     columns = (
         "network",

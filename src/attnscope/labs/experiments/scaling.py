@@ -23,7 +23,7 @@ from attnscope import attend
 from attnscope.attention import Temperature
 from attnscope.figures import lines
 from attnscope.labs import Lab, Measurement, Verdict
-from attnscope.labs.statistics import mean_over_seeds
+from attnscope.labs.statistics import mean_with_error
 
 DIMENSIONS = (8, 64, 512, 4096)
 KEYS = 10
@@ -294,7 +294,7 @@ def weights_at_initialisation(lab: Lab) -> None:
     the scaled weights are about as far from even as the unscaled ones of `nn.Linear`.
     """
     found = {
-        (unit, divide): mean_over_seeds(
+        (unit, divide): mean_with_error(
             [largest_weight_at_initialisation(seed, divide=divide, unit_variance=unit) for seed in lab.seeds(100)]
         )
         for unit in (False, True)

@@ -25,7 +25,7 @@ from attnscope import Causal
 from attnscope.figures import grouped_bars
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.labs.next_character import num_characters, train_on_characters, unigram_loss
-from attnscope.labs.statistics import Mean, mean_over_seeds
+from attnscope.labs.statistics import Mean, mean_with_error
 from attnscope.models import FeedForward, MultiHeadAttention
 
 WIDTH, HEADS, CONTEXT = 64, 4, 32
@@ -100,7 +100,7 @@ def losses_at_depth(lab: Lab, num_layers: int, steps: int) -> tuple[dict[str, fl
         rates[variant] = min(
             LEARNING_RATES, key=lambda rate: train_variant(variant, num_layers, rate, steps, chosen_with)
         )
-        losses[variant] = mean_over_seeds(
+        losses[variant] = mean_with_error(
             [train_variant(variant, num_layers, rates[variant], steps, seed) for seed in seeds]
         )
     return rates, losses
@@ -221,7 +221,7 @@ def attention_without_feed_forward(lab: Lab) -> None:
     found = {}
     for name in SUM_MODELS:
         lab.step(name)
-        found[name] = mean_over_seeds([sum_accuracy(name, steps, seed) for seed in lab.seeds(count)])
+        found[name] = mean_with_error([sum_accuracy(name, steps, seed) for seed in lab.seeds(count)])
     columns = ("model", "accuracy", "standard error")
     note = f"{count} seeds, {steps} steps. Chance is {1 / MODULUS:.2f}."
     lab.table(

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from attnscope.figures import grouped_bars, lines
 from attnscope.labs import Lab, Measurement, Verdict
 from attnscope.labs.next_character import num_characters, train_on_characters, unigram_loss
-from attnscope.labs.statistics import mean_over_seeds
+from attnscope.labs.statistics import mean_with_error
 
 DIMENSIONS = (64, 128, 256, 512)
 WIDTH = 64
@@ -166,8 +166,8 @@ def reversing_a_sequence(lab: Lab) -> None:
             )
             runs[True] += divided
             runs[False] += plain
-            spread = mean_over_seeds([one.deviation for one in plain]).value
-            steps = [mean_over_seeds([one.steps for one in found]) for found in (divided, plain)]
+            spread = mean_with_error([one.deviation for one in plain]).value
+            steps = [mean_with_error([one.steps for one in found]) for found in (divided, plain)]
             accuracy = min(one.accuracy for one in plain)
             rows.append((d_k, initialisation, spread, *map(str, steps), accuracy))
             for name, mean in zip(("divided", "not divided"), steps, strict=True):
@@ -193,7 +193,7 @@ def reversing_a_sequence(lab: Lab) -> None:
         dashed=[name for name in curves if name.startswith("not")],
     )
     lab.figure("reversal", drawing, f"Steps of training until a sequence is reversed, means over {count} seeds.")
-    means = {divide: mean_over_seeds([one.steps for one in found]) for divide, found in runs.items()}
+    means = {divide: mean_with_error([one.steps for one in found]) for divide, found in runs.items()}
     slowest = max(one.steps for one in runs[True])
     worst = min(one.accuracy for one in runs[False])
     stuck = sum(one.accuracy < 0.99 for one in runs[False])
@@ -233,8 +233,8 @@ def predicting_characters(lab: Lab) -> None:
                 [train_language_model(d_k, divide, initialisation, steps, seed) for divide in (True, False)]
                 for seed in lab.seeds(count)
             ]
-            divided, plain = (mean_over_seeds(column) for column in zip(*pairs, strict=True))
-            difference = mean_over_seeds([without - with_it for with_it, without in pairs])
+            divided, plain = (mean_with_error(column) for column in zip(*pairs, strict=True))
+            difference = mean_with_error([without - with_it for with_it, without in pairs])
             losses[d_k, initialisation] = plain, difference
             rows.append((d_k, initialisation, str(divided), str(plain), str(difference)))
             bars[f"{d_k}, {initialisation}"] = {"divided": divided.value, "not divided": plain.value}

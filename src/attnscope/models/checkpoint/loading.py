@@ -31,7 +31,7 @@ from attnscope.models.encoder import Encoder, EncoderConfig
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import read_json
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], object]
 """Called with the bytes read so far, and the total."""
 
 CHUNK_NUMEL = 2**20

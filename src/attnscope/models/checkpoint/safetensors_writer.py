@@ -1,7 +1,7 @@
 """Writes a safetensors file as a stream, and computes a hash or checksum of it on the way.
 
-In: tensors that may be anywhere, have any strides, or are made when they are written. Out: the file, and its size.
-Does not know: what the tensors mean. Memory: one tensor that is made, and a piece of one that has to be copied.
+In: tensors that may be anywhere, have any strides and any dtype, or are made when they are written. Out: the file, and
+its size. Does not know: what the tensors mean. Memory: one tensor that is made, and two pieces of one that is copied.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PIECE_BYTES = 2**22  # written by this thread while another one hashes it
 
 
 class TensorToWrite(NamedTuple):
-    """A tensor, and how to get its numbers."""
+    """A tensor as it is in the file, and how to get its numbers, which may be of another dtype."""
 
     name: str
     dtype: torch.dtype
@@ -103,23 +103,24 @@ def _pieces(header: bytes, tensors: Iterable[TensorToWrite]) -> Iterator[memoryv
     # One is filled while the other is hashed. New copies each time would leave holes in the heap.
     buffers = itertools.cycle(torch.empty(2, PIECE_BYTES, dtype=torch.uint8))
     for tensor in tensors:
-        for part in _contiguous_parts(tensor.read().detach(), buffers):
+        for part in _contiguous_parts(tensor.read().detach(), tensor.dtype, buffers):
             content = part.reshape(-1).view(torch.uint8).numpy().data
             for start in range(0, len(content), PIECE_BYTES):
                 yield content[start : start + PIECE_BYTES]
 
 
-def _contiguous_parts(tensor: Tensor, buffers: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The tensor as parts in its order: itself if it is contiguous, else small copies in one buffer after the other."""
-    if tensor.is_contiguous() and tensor.device.type == "cpu":
+def _contiguous_parts(tensor: Tensor, dtype: torch.dtype, buffers: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The tensor as parts in its order: itself if nothing changes, else small copies in one buffer after the other."""
+    if tensor.is_contiguous() and tensor.device.type == "cpu" and tensor.dtype == dtype:
         yield tensor
         return
     if tensor.dim() == 0:
-        yield tensor.cpu()
+        yield tensor.to("cpu", dtype)
         return
-    row_bytes = tensor.nbytes // max(tensor.shape[0], 1)
+    row_bytes = tensor[:1].numel() * dtype.itemsize
     for part in tensor.split(max(1, PIECE_BYTES // max(row_bytes, 1))):
-        if part.nbytes > PIECE_BYTES and part.dim() > 1:
-            yield from _contiguous_parts(part[0], buffers)  # so large that it is alone
+        num_bytes = part.numel() * dtype.itemsize
+        if num_bytes > PIECE_BYTES and part.dim() > 1:
+            yield from _contiguous_parts(part[0], dtype, buffers)  # so large that it is alone
         else:
-            yield next(buffers)[: part.nbytes].view(part.dtype).view(part.shape).copy_(part)
+            yield next(buffers)[:num_bytes].view(dtype).view(part.shape).copy_(part)

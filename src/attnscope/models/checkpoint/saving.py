@@ -1,7 +1,7 @@
 """Model to checkpoint: a folder that Hugging Face transformers loads.
 
 In: a `Decoder` or an `Encoder`. Out: config.json, model.safetensors or shards with their index, and the
-checksums of all of them. Does not know: tokens, text. Memory: the model, and one tensor.
+checksums of all of them. Does not know: tokens, text. Memory: the model, and 8 MB.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _write_weights(
     for number, shard in enumerate(shards, start=1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
         tensors = to_file_order(
-            TensorToWrite(file_name, dtype, tensor.shape, partial(_to_file, parameters, source, tensor, rows, dtype))
+            TensorToWrite(file_name, dtype, tensor.shape, partial(_to_file, parameters, source, tensor, rows))
             for file_name, source, tensor, rows in shard
         )
         digest = Crc32()
@@ -141,12 +141,10 @@ def _write_weights(
     return checksums
 
 
-def _to_file(
-    parameters: dict[str, Tensor], source: ParameterSource, tensor: FileTensor, rows: slice, dtype: torch.dtype
-) -> Tensor:
-    """One tensor of the file, from the rows of a parameter."""
+def _to_file(parameters: dict[str, Tensor], source: ParameterSource, tensor: FileTensor, rows: slice) -> Tensor:
+    """One tensor of the file: rows of a parameter, as a view."""
     part = parameters[source.name].detach()[rows]
-    result = (part.T if source.transposed else part).to(device="cpu", dtype=dtype).contiguous()
+    result = part.T if source.transposed else part
     assert tuple(result.shape) == tensor.shape, f"{source.name}: expected {tensor.shape}, got {tuple(result.shape)}"
     return result
 
