@@ -22,12 +22,12 @@ from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.environments import cache_folder, python_with, versions_in
 
 REQUIREMENTS = ("kvpress==0.5.5",)
-SECONDS = 3600.0
+SECONDS = 7200.0
 
 
 def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     """Score pairs by both; yield how far they differ, and what they cost."""
-    lengths = size.choose(small=(128, 256), full=(512, 2048))
+    lengths = size.choose(small=(128, 256), full=(512, 2048, 32_768))
     step("installing kvpress")
     kvpress = python_with(REQUIREMENTS, cache_folder() / "kvpress")
     versions = versions_in(kvpress)

@@ -10,10 +10,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from attnscope.errors import SettingError, UnsupportedError
-from attnscope.heads import find_retrieval_heads
+from attnscope.heads import ablate, find_retrieval_heads
+from attnscope.heads.labels import get_label
 from attnscope.heads.needles import make_documents, token_needles, word_needles
 from attnscope.heads.retrieval import Retrieval
 from attnscope.labs import reference_text
@@ -26,6 +36,14 @@ VOCABULARY = 200
 TEXT = torch.randint(VOCABULARY, (1500,), generator=torch.Generator().manual_seed(0))
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAMA: dict[str, Any] = {**SIZES, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 2048}
+
+TRAINABLE: dict[str, Any] = {
+    **SIZES,
+    "vocab_size": Repetition.vocab_size,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+}
 
 
 def sharpened(model: Any) -> Any:
@@ -200,7 +218,7 @@ def test_trained_heads_equal_brute_force_and_matter() -> None:
     longest = (found.lengths == 1024).nonzero().flatten().tolist()
     for row, question in zip(longest, document.questions, strict=True):
         expected = [brute_force(head, ids, question.needle, question.answer) for layer in dense for head in layer]
-        hits, weights, streamed = (torch.tensor(values).double() for values in zip(*expected, strict=True))
+        hits, weights, streamed = (torch.tensor(some, dtype=torch.float64) for some in zip(*expected, strict=True))
         torch.testing.assert_close(found.scores["weight"][row], weights, rtol=0, atol=1e-4)
         torch.testing.assert_close(found.scores["streaming"][row], streamed, rtol=0, atol=1e-4, equal_nan=True)
         assert ((found.scores["retrieval"][row] - hits).abs() > 1e-9).sum() <= 2, "rounding may decide between two keys"
@@ -211,13 +229,21 @@ def test_trained_heads_equal_brute_force_and_matter() -> None:
     assert found.ablation.ratio > 5
 
 
+def trainable_llama() -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(**TRAINABLE, num_key_value_heads=2))
+
+
+def trainable_gpt_neox() -> GPTNeoXForCausalLM:
+    """Rotary positions in a quarter of the dimensions; attention and feed-forward read the same residual stream."""
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**TRAINABLE))
+
+
 @pytest.mark.slow
-def test_a_model_that_learns_to_repeat_retrieves_in_its_second_layer() -> None:
-    """A Llama of two layers, trained here: induction needs a previous-token head below, so only layer 1 can copy."""
+@pytest.mark.parametrize("build", [trainable_llama, trainable_gpt_neox])
+def test_a_model_that_learns_to_repeat_retrieves_in_its_second_layer(build: Any) -> None:
+    """Two layers, trained here: induction needs a previous-token head below, so only layer 1 can copy."""
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {**LLAMA, "vocab_size": Repetition.vocab_size, "hidden_size": 64, "intermediate_size": 128}
-    model = LlamaForCausalLM(LlamaConfig(**sizes))
-    task, steps = Repetition(sequence_length=128), 500
+    model, task, steps = build(), Repetition(sequence_length=128), 500
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (step + 1) / 50)
@@ -233,5 +259,13 @@ def test_a_model_that_learns_to_repeat_retrieves_in_its_second_layer() -> None:
     assert second.max() > 0.4
     assert first.max() < 0.05
     assert found.ablation is not None
+    assert found.ablation.loss == pytest.approx(float(found.losses.mean()), abs=1e-4), "over all 16 documents"
     assert found.ablation.ablated - found.ablation.loss > 0.3
+    table = found.table()
+    retrieving = table.rows((table["retrieval"] >= get_label("retrieval").threshold).nonzero().flatten().tolist())
+    with ablate(model, retrieving.heads_by_layer):
+        without = find_retrieval_heads(model, text, length=128, needles=16, ablations=0, progress=False)
+    assert found.found.any()
+    assert not without.found.any(), "the answers are lost"
+    assert without.losses.mean() - found.losses.mean() > 1
     assert found.table()["streaming"].isnan().all(), "all needles are within the last 256 tokens"

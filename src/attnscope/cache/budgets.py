@@ -21,11 +21,16 @@ LaterWeights = Mapping[str, Tensor]
 
 
 def later_weights(later: Trace, context: int) -> LaterWeights:
-    """The mean weight of the queries of a trace on each of the first `context` keys: exact column sums."""
+    """The mean weight of the queries after a context on each of its keys: exact column sums.
+
+    The trace may also have the queries of the context, which are left out.
+    """
     found = {}
     for name, layer in self_attention(later).items():
-        matrix = layer.matrix()
-        found[name] = matrix.received()[..., :context] / matrix.shape[-2]
+        queries, keys = layer.shape[2:]
+        first = max(0, context - layer.rows.start)
+        received = layer.matrix().bins([first, queries], [0, keys]).received
+        found[name] = received[..., :context] / (queries - first)
     return found
 
 

@@ -150,7 +150,7 @@ def score_pairs(trace: Trace, by: str = "received", *, seed: int = 0, progress: 
     with report_progress(progress, f"scoring pairs by {by}") as report:
         for at, (name, layer) in enumerate(self_attention(trace).items()):
             call = layer.merge_calls()
-            scores[name] = POLICIES[by].score(call, seed + at)
+            scores[name] = POLICIES[by].score(call, layer.matrix(), seed + at)
             num_heads[name] = call.query.shape[1]
             report(at + 1, len(trace))
     return PairScores(scores, num_heads, by)

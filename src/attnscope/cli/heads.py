@@ -20,7 +20,7 @@ from attnscope.cli.heads_links import show_links
 from attnscope.cli.heads_over_training import show_over_training
 from attnscope.cli.heads_retrieval import DEPTHS, LENGTH, NEEDLES, show_retrieval
 from attnscope.cli.json_output import heads_to_json, print_json
-from attnscope.cli.output_paths import check_output_file, report_write_errors
+from attnscope.cli.output_paths import check_output_file, report_write_errors, write_table
 from attnscope.cli.texts import load_model, read_text_argument, to_input_ids
 from attnscope.errors import SettingError, unknown
 from attnscope.extras import require
@@ -297,12 +297,7 @@ def count_labels(table: HeadTable) -> str:
 
 def write(options: Options, table: HeadTable, recording: Recording, *, with_relations: bool) -> None:
     """Write the requested files."""
-    if options.csv is not None:
-        with report_write_errors(options.csv, command_name="heads"):
-            table.to_csv(sys.stdout if options.csv == "-" else options.csv)
-    if options.parquet is not None:
-        with report_write_errors(options.parquet, command_name="heads"):
-            table.to_parquet(options.parquet)
+    write_table(table, csv=options.csv, parquet=options.parquet, command_name="heads")
     if options.pictures is not None:
         with report_write_errors(options.pictures, command_name="heads"):
             draw(table, recording, Path(options.pictures), with_relations=with_relations)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.cli.json_output import heads_to_json, print_json
-from attnscope.cli.output_paths import check_output_file, report_write_errors
+from attnscope.cli.output_paths import check_output_file, report_write_errors, write_table
 from attnscope.cli.texts import load_model, read_text_argument
 from attnscope.errors import SettingError
 from attnscope.extras import require
@@ -89,12 +89,7 @@ def describe(found: Retrieval) -> str:
 
 def write(options: Options, found: Retrieval, table: HeadTable) -> None:
     """Write the requested files."""
-    if options.csv is not None:
-        with report_write_errors(options.csv, command_name="heads"):
-            table.to_csv(sys.stdout if options.csv == "-" else options.csv)
-    if options.parquet is not None:
-        with report_write_errors(options.parquet, command_name="heads"):
-            table.to_parquet(options.parquet)
+    write_table(table, csv=options.csv, parquet=options.parquet, command_name="heads")
     if options.save is not None:
         with report_write_errors(options.save, command_name="heads"):
             rows = found.full_attention_heads().tolist()
@@ -155,6 +150,7 @@ def show_ablation(found: Retrieval, console: Console) -> None:
     from rich.table import Table
 
     if found.ablation is None:
+        console.print("\nheads were not ablated: a layer computes attention more than once per pass")
         return
     heads, loss, ablated, others = found.ablation
     shown = Table("answers at the longest length", "nats per token", box=None, header_style="bold")

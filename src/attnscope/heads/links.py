@@ -9,7 +9,8 @@ Does not know: models. Memory: one block of a layer.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,8 @@ ARROW = re.compile(r"\s*(?:->|→)\s*")
 POSITIONS = re.compile(r"(-?\d+)(?:\s*\.\.\s*(-?\d+))?")
 
 Positions = int | range | slice
+Keys = Positions | Sequence[range]
+"""Keys may be several ranges, such as the rows of a region of an image."""
 StopCheck = Callable[[], bool]
 
 
@@ -42,7 +45,7 @@ def find_heads(
     link: str | None = None,
     *,
     query: Positions | None = None,
-    key: Positions | None = None,
+    key: Keys | None = None,
     layers: range | slice | None = None,
     batch: int = 0,
     should_stop: StopCheck | None = None,
@@ -53,7 +56,7 @@ def find_heads(
         trace: A trace of queries and keys, or of dense weights.
         link: The tokens as text, instead of `query` and `key`; see `parse_link`.
         query: The position of a query, or several (a range or slice); all queries if None.
-        key: The position of a key, or several; all keys if None.
+        key: The position of a key, or several, also as a list of ranges that do not overlap; all keys if None.
         layers: The indices of some layers; all layers if None.
         batch: The index in the batch.
         should_stop: Called between blocks of weights; returns True to stop.
@@ -95,7 +98,7 @@ def find_heads(
 
 
 def measure_link(
-    matrix: AttentionMatrix, query: Positions | None, key: Positions | None, should_stop: StopCheck | None = None
+    matrix: AttentionMatrix, query: Positions | None, key: Keys | None, should_stop: StopCheck | None = None
 ) -> dict[str, Tensor] | None:
     """Measure a link in all heads of one layer, as `find_heads` does.
 
@@ -114,17 +117,19 @@ def measure_link(
     """
     if query is None and key is None:
         raise SettingError("find_heads: give a query, a key, or both")
-    rows, columns = (_resolve(part, count) for part, count in zip((query, key), matrix.shape[-2:], strict=True))
+    rows, columns = _resolve(query, matrix.shape[-2]), _resolve_keys(key, matrix.shape[-1])
     if rows is None or columns is None:
         return None
     if should_stop is not None:
         matrix = matrix.with_options(should_stop=should_stop)
+    num_keys = sum(some.stop - some.start for some in columns)
+    blocks = _blocks(rows, num_keys, matrix.shape[0], should_stop)
     if key is None:
-        found = _strongest_keys(matrix, _blocks(rows, len(columns), matrix.shape[0], should_stop))
+        found = _strongest_keys(matrix, blocks)
     elif query is None:
-        found = _strongest_queries(matrix, columns, _blocks(rows, len(columns), matrix.shape[0], should_stop))
+        found = _strongest_queries(matrix, columns, blocks)
     else:
-        found = _mean_weight(matrix, columns, _blocks(rows, len(columns), matrix.shape[0], should_stop), len(rows))
+        found = _mean_weight(matrix, columns, blocks, len(rows))
     return {column: values.double().cpu() for column, values in found.items()}
 
 
@@ -141,6 +146,19 @@ def _resolve(positions: Positions | None, count: int) -> range | None:
     return found if found and found.start >= 0 and found.stop <= count else None
 
 
+def _resolve_keys(keys: Keys | None, count: int) -> list[slice] | None:
+    """The keys as slices of a layer with so many; None if it does not have all of them."""
+    several = [keys] if keys is None or isinstance(keys, int | range | slice) else keys
+    found = [_resolve(some, count) for some in several]
+    known = [some for some in found if some is not None]
+    if not several or len(known) < len(found):
+        return None
+    ordered = sorted(known, key=lambda some: some.start)
+    if any(after.start < before.stop for before, after in pairwise(ordered)):
+        raise SettingError(f"find_heads: expected ranges of keys that do not overlap, got {keys}")
+    return [slice(some.start, some.stop) for some in ordered]
+
+
 def _blocks(positions: range, others: int, heads: int, should_stop: StopCheck | None) -> Iterator[slice]:
     """Consecutive positions whose weights with `others` fit into MAX_CELLS."""
     step = max(1, MAX_CELLS // max(others * heads, 1))
@@ -150,10 +168,11 @@ def _blocks(positions: range, others: int, heads: int, should_stop: StopCheck | 
         yield slice(start, min(start + step, positions.stop))
 
 
-def _mean_weight(matrix: AttentionMatrix, columns: range, blocks: Iterator[slice], num_rows: int) -> dict[str, Tensor]:
+def _mean_weight(
+    matrix: AttentionMatrix, columns: list[slice], blocks: Iterator[slice], num_rows: int
+) -> dict[str, Tensor]:
     """The weight of each head on the columns together, as a mean over the rows, (heads,)."""
-    some = slice(columns.start, columns.stop)
-    sums = [matrix[:, part, some].double().sum((1, 2)) for part in blocks]
+    sums = [matrix[:, part, some].double().sum((1, 2)) for part in blocks for some in columns]
     return {"weight": torch.stack(sums).sum(0) / num_rows}
 
 
@@ -165,10 +184,10 @@ def _strongest_keys(matrix: AttentionMatrix, blocks: Iterator[slice]) -> dict[st
     return {"top_weight": weights.gather(0, best)[0], "top_key": keys.gather(0, best)[0]}
 
 
-def _strongest_queries(matrix: AttentionMatrix, columns: range, blocks: Iterator[slice]) -> dict[str, Tensor]:
+def _strongest_queries(matrix: AttentionMatrix, columns: list[slice], blocks: Iterator[slice]) -> dict[str, Tensor]:
     """The weight that some keys receive in each head, and the query that gives most, (heads,) each."""
-    some = slice(columns.start, columns.stop)
-    weights = torch.cat([matrix[:, part, some].sum(-1) for part in blocks], 1)
+    parts = [torch.stack([matrix[:, part, some].sum(-1) for some in columns]).sum(0) for part in blocks]
+    weights = torch.cat(parts, 1)
     top = weights.max(-1)
     return {"received": weights.double().sum(-1), "top_weight": top.values, "top_query": top.indices}
 

@@ -9,9 +9,9 @@ Does not know: files. Memory: the KV cache, and queries and keys of the question
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -84,7 +84,8 @@ class Retrieval:
         scores: "retrieval", "weight" and "streaming", (needles, heads) each; see `retrieval.SCORES`.
         losses: The loss of each answer in nats per token, (needles,).
         found: Whether the model predicts all tokens of the answer, (needles,).
-        ablation: The loss of the answers without the best heads, unless it was left out.
+        ablation: The loss of the answers without the best heads. None if it was left out, or if a layer computes
+            attention more than once per pass, so that its heads cannot be ablated one by one.
     """
 
     layers: tuple[str, ...]
@@ -206,9 +207,10 @@ def find_retrieval_heads(
     if needles < 2:
         raise SettingError(f"find_retrieval_heads: standard errors need at least 2 needles, got {needles}")
     documents = list(_documents(model, text, tokenizer, length=length, needles=needles, seed=seed))
+    longest = [document for document in documents if len(document.ids) == length]
     parts: list[Retrieval] = []
     reading: DocumentReading | None = None
-    total = len(documents) + (ablations + 2 if ablations else 0)
+    total = len(documents) + (len(longest) * (ablations + 2) if ablations else 0)
     with torch.no_grad(), report_progress(progress, "asking for needles") as report:
         for document in documents:
             reading = None  # frees the KV cache of the document before
@@ -216,11 +218,13 @@ def find_retrieval_heads(
             parts.append(score_document(reading, *reading.record()))
             report(len(parts), total)
         found = _concat(parts)
-        if ablations and reading is not None:
+        if ablations and reading is not None and set(found.layers) <= {name for name, _ in model.named_modules()}:
             done = iter(range(len(parts) + 1, total + 1))
-            found = replace(
-                found, ablation=_ablate_best(reading, found, ablations, seed, lambda: report(next(done), total))
+            rereadings = (DocumentReading(model, some, caller="find_retrieval_heads") for some in longest[:-1])
+            ablation = _ablate_best(
+                chain([reading], rereadings), found, ablations, seed, lambda: report(next(done), total)
             )
+            found = replace(found, ablation=ablation)
     return found
 
 
@@ -321,17 +325,23 @@ def _concat(parts: Sequence[Retrieval]) -> Retrieval:
     return replace(parts[0], **joined, scores=scores)
 
 
-def _ablate_best(reading: DocumentReading, found: Retrieval, draws: int, seed: int, report: Any) -> AnswerLoss:
-    """Ask the questions of the longest document again, without the best heads and without random others."""
+def _ablate_best(
+    readings: Iterable[DocumentReading], found: Retrieval, draws: int, seed: int, report: Any
+) -> AnswerLoss:
+    """Ask the questions of the longest documents again, without the best heads and without random others."""
     table = found.table()
     best = best_heads(table, "retrieval")
     selections = draw_selections(best, table, draws, seed, caller="find_retrieval_heads")
-    losses = []
-    for selection in ({}, best.heads_by_layer, *selections):
-        with ablate(reading.model, selection):
-            losses.append(reading.ask().losses.mean())
-        report()
-    return AnswerLoss(best, float(losses[0]), float(losses[1]), torch.stack(losses[2:]))
+    parts = []
+    for reading in readings:
+        losses = []
+        for selection in ({}, best.heads_by_layer, *selections):
+            with ablate(reading.model, selection):
+                losses.append(reading.ask().losses)
+            report()
+        parts.append(torch.stack(losses))
+    loss, ablated, *others = torch.cat(parts, dim=1).mean(1)
+    return AnswerLoss(best, float(loss), float(ablated), torch.stack(others))
 
 
 def best_heads(table: HeadTable, score: str) -> HeadTable:
