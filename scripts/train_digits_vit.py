@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.image import imsave
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
@@ -25,6 +27,13 @@ from attnscope.recording.progress import report_progress
 CANVAS, DIGIT, PATCH = 24, 8, 4
 NOISE, MEAN, STD = 0.15, 0.1, 0.25
 BATCH, HELD_OUT, LEARNING_RATE = 64, 297, 1e-3
+PROCESSOR = {
+    "image_processor_type": "ViTImageProcessor",
+    "size": {"height": CANVAS, "width": CANVAS},
+    "image_mean": [MEAN] * 3,
+    "image_std": [STD] * 3,
+}
+"""Settings of the image processor, so that `attnscope look` reads photos."""
 
 
 def read_digits(path: Path) -> tuple[Tensor, Tensor]:
@@ -134,6 +143,9 @@ def main() -> None:
     covered = torch.stack([patches_of(corner).float().mean() for corner in corners[:64]]).mean().item()
     options.output.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(options.output)
+    (options.output / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    photo = (images[0] * STD + MEAN).clamp(0, 1).permute(1, 2, 0)
+    imsave(options.output / "digit.png", photo.numpy())
     figures = {"accuracy": accuracy, "area": covered, "untrained": before.tolist(), "trained": after.tolist()}
     (options.output / "attention_to_digit.md").write_text(to_report(figures))
     print(to_report(figures))

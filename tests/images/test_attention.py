@@ -165,3 +165,17 @@ def test_rollout_is_that_of_the_dense_layers() -> None:
     found = picture.rollout("class")
     torch.testing.assert_close(found.values[0, 0], right[1:].reshape(2, 2))
     torch.testing.assert_close(found.elsewhere["class"], right[:1])
+
+
+def test_rollout_follows_one_part_of_a_packed_sequence_and_refuses_windows() -> None:
+    layout = Layout(8, (PatchGrid(in_blocks(0, 2, 2, 2, 2)),))
+    names = ["layers.0.attn", "layers.0.attn#2", "layers.1.attn", "layers.1.attn#2"]
+    weights = {name: torch.rand(1, 2, 4, 4).softmax(-1) for name in names}
+    frames = ImageAttention(Trace.from_attentions(weights).layers, {"": (layout,)})
+    assert frames.stack("layers.1.attn#2") == names[1::2]
+    mixed = [0.5 * torch.eye(4) + 0.5 * weights[name][0].mean(0) for name in names[1::2]]
+    torch.testing.assert_close(frames.rollout((1, 0, 0)).values[0, 1].flatten(), (mixed[1] @ mixed[0])[0])
+    windows = {"layers.0.attn": 4, "layers.0.attn#2": 4, "layers.1.attn": 8}
+    trace = Trace.from_attentions({name: torch.rand(1, 2, n, n).softmax(-1) for name, n in windows.items()})
+    with pytest.raises(SettingError, match="windows"):
+        ImageAttention(trace.layers, {"": (layout,)}).rollout((0, 0, 0))

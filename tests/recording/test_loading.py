@@ -88,6 +88,25 @@ def sharded(folder: Path, place: str) -> None:
         torch.save(tensors, folder / place)
 
 
+@pytest.mark.parametrize("progress", [True, False])
+def test_progress_may_be_a_flag(folder: Path, progress: bool) -> None:
+    model, _ = load(folder, progress=progress)
+    assert next(model.parameters()).numel()
+
+
+def test_a_progress_bar_is_drawn_on_a_terminal_only(llama: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    capfd.readouterr()
+    load(llama)
+    assert not capfd.readouterr().err
+
+
+def test_progress_may_be_a_function(llama: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    load(llama, progress=lambda done, total: calls.append((done, total)))
+    assert calls
+    assert calls[-1][0] == calls[-1][1]
+
+
 def with_long_header(folder: Path) -> None:
     content = (folder / "model.safetensors").read_bytes()
     length = struct.unpack("<Q", content[:8])[0]

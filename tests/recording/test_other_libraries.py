@@ -1,4 +1,4 @@
-"""Models of timm and diffusers are recorded: the weights are those of the library's own code without a fused kernel."""
+"""Models of diffusers are recorded: the weights are those of the library's own code without a fused kernel."""
 
 from __future__ import annotations
 
@@ -80,32 +80,3 @@ def test_a_flux_transformer_of_diffusers_is_recorded() -> None:
     }
     trace = recorded(model, lambda: model(**given).sample)
     assert [trace[name].shape for name in trace] == [(2, 2, 23, 23)] * 2  # 7 tokens of text and 16 of the picture
-
-
-def test_a_vision_transformer_of_timm_is_recorded_equal_to_its_plain_path() -> None:
-    timm = pytest.importorskip("timm", exc_type=ImportError)
-    model: Any = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2).eval()
-    image = torch.randn(2, 3, 32, 32)
-    trace = recorded(model, lambda: model(image))
-    right: list[Tensor] = []
-    for block in model.blocks:
-        block.attn.fused_attn = False  # builds the weights
-        block.attn.attn_drop.register_forward_hook(lambda _module, _given, weights: right.append(weights))
-    with torch.no_grad():
-        model(image)
-    assert len(trace) == 2
-    for name, weights in zip(trace, right, strict=True):
-        torch.testing.assert_close(trace[name].to_dense(), weights, rtol=0, atol=1e-6)
-
-
-def test_patches_of_a_vision_transformer_of_timm_are_found() -> None:
-    timm = pytest.importorskip("timm", exc_type=ImportError)
-    model: Any = timm.create_model(
-        "vit_tiny_patch16_224", img_size=(32, 16), patch_size=8, depth=1, reg_tokens=2
-    ).eval()
-    image = torch.randn(1, 3, 32, 16)
-    trace = recorded(model, lambda: model(image))
-    found = trace.on_image(image[0]).attends_to(0, "class")
-    right = trace[0].to_dense()[0, :, 0]
-    torch.testing.assert_close(found.values[:, 0], right[:, 3:].reshape(-1, 4, 2))
-    torch.testing.assert_close(found.elsewhere["register"], right[:, 1:3].sum(-1))

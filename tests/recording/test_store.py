@@ -564,7 +564,7 @@ HOSTILE: dict[str, Change] = {
     # what it is
     "another format": changing("format", to="attnscope model"),
     "no format": without("format"),
-    "a newer version": changing("version", to=2),
+    "a newer version": changing("version", to=3),
     "a version that is text": changing("version", to="1"),
     "version true": changing("version", to=True),
     "version zero": changing("version", to=0),

@@ -1,4 +1,4 @@
-"""`attnscope look MODEL [TEXT]`: open the explorer on a model and a text."""
+"""`attnscope look MODEL [TEXT | PHOTO [QUESTION]]`: open the explorer on a model and a text or a photo."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.explore import address_of, address_options
+from attnscope.cli.photos import is_photo, record_photo
 from attnscope.cli.texts import load_model, read_text_argument, to_input_ids
 from attnscope.errors import SettingError
 from attnscope.extras import require
@@ -17,14 +18,18 @@ MIN_ESTIMATED = 2048  # tokens from which on an estimate is printed
 @command(
     "look",
     about="show what a model attends to, in the browser",
-    description="Show in the browser what a model attends to, in TEXT and in text that you type. Ctrl-C stops it.",
+    description="Show in the browser what a model attends to, in TEXT and in text that you type, or on a photo. Ctrl-C "
+    "stops it.",
     examples=[
         "attnscope look HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
         "attnscope look smollm2-135m report.txt",
+        "attnscope look facebook/dinov2-small photo.jpg",
+        'attnscope look llava-hf/llava-1.5-7b-hf photo.jpg "What is on the table?"',
     ],
 )
 @argument("model", about="a folder, a GGUF file, a name on the hub, or a downloaded model such as smollm2-135m")
-@argument("text", required=False, about="a text, a text file, or - for standard input")
+@argument("text", required=False, about="a text, a text file, an image file, or - for standard input")
+@argument("question", required=False, about="a question about the image, for vision-language models")
 @option("--tokens", type=int, metavar="N", about="read only the first N tokens of the text")
 @address_options
 def look(options: Options) -> None:
@@ -33,6 +38,11 @@ def look(options: Options) -> None:
         raise SettingError("look: --tokens needs a TEXT and a number of at least 1")
     if (Path(options.model) / "trace.json").is_file():
         raise SettingError(f"look: {options.model} is a saved trace; open it with: attnscope explore {options.model}")
+    if options.text is not None and is_photo(options.text):
+        look_at_photo(options)
+        return
+    if options.question is not None:
+        raise SettingError(f"look: a QUESTION needs an image file, and {options.text} is none")
     text = None if options.text is None else read_text_argument(options.text, command_name="look")
     require("explore", "starlette", "uvicorn", "safetensors")
     from attnscope.explorer import look as open_explorer
@@ -43,3 +53,14 @@ def look(options: Options) -> None:
     if ids is not None and len(ids) >= MIN_ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)
     open_explorer(model, tokenizer, ids, name=Path(options.model).name, **address_of(options))
+
+
+def look_at_photo(options: Options) -> None:
+    """Record the photo, open the explorer on its picture and wait."""
+    if options.tokens is not None:
+        raise SettingError("look: --tokens is for a text, not for an image")
+    require("explore", "starlette", "uvicorn", "safetensors")
+    from attnscope.explorer import explore as open_explorer
+
+    trace = record_photo(options.model, options.text, options.question)
+    open_explorer(trace, name=Path(options.model).name, **address_of(options))

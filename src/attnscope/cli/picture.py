@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.output_paths import check_output_file, report_write_errors
-from attnscope.cli.progress import stderr_progress
+from attnscope.cli.photos import record_photo
 from attnscope.errors import SettingError
 from attnscope.extras import require
 
@@ -49,10 +49,9 @@ def picture(options: Options) -> None:
         raise SettingError(f"picture: expected a file that ends in .png, .svg or .pdf, got {options.to}")
     check_output_file(options.to, command_name="picture")
     require("figures")
-    require("record", "transformers")
     from attnscope.figures import on_image
 
-    image = record_photo(options)
+    image = record_photo(options.model, options.photo).on_image()
     found = make_map(image, options, patch)
     sinks = image.sinks(options.layer)
     if options.hide_sinks:
@@ -65,26 +64,6 @@ def picture(options: Options) -> None:
         print(f"  {name}: {share.mean().item():.1%} of the attention, as a mean over heads")
     for sink in sinks:
         print(f"  sink: {sink.name}, up to {sink.share.max().item():.1%} of all attention in a head")
-
-
-def record_photo(options: Options) -> ImageAttention:
-    """Load the model and its image processor, and record it on the photo."""
-    import torch
-
-    from attnscope.images import open_photo
-    from attnscope.models.checkpoint import locate
-    from attnscope.recording import load, record
-    from attnscope.recording.transformers_images import load_image_processor
-
-    photo = open_photo(options.photo)
-    processor = load_image_processor(locate(options.model))
-    with stderr_progress() as bar:
-        task = bar.add_task("loading the model", total=None)
-        model, _ = load(options.model, progress=lambda done, whole: bar.update(task, completed=done, total=whole))
-    inputs = processor(images=photo, return_tensors="pt")
-    with torch.no_grad(), record(model) as trace:
-        model(pixel_values=inputs["pixel_values"])
-    return trace.on_image(photo, processor=processor)
 
 
 def make_map(image: ImageAttention, options: Options, patch: tuple[int, int] | None) -> PatchMap:

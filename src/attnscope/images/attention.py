@@ -62,6 +62,7 @@ class Sink(NamedTuple):
     name: str
     patch: Patch | None
     share: Tensor
+    position: int
 
 
 class ImageAttention:
@@ -73,6 +74,7 @@ class ImageAttention:
         image: The index of the image in the forward pass.
         photo: The photo, (height, width, 3), or one per frame.
         crop: The part of the photo that the model was given.
+        hint: How to give the patches of layers that have no layout, for error messages.
     """
 
     def __init__(
@@ -83,8 +85,9 @@ class ImageAttention:
         image: int = 0,
         photo: np.ndarray | None = None,
         crop: Box = WHOLE,
+        hint: str = "",
     ) -> None:
-        self._recorded, self._layouts = layers, layouts
+        self._recorded, self._layouts, self._hint = layers, layouts, hint
         self.image, self.photo, self.crop = image, photo, crop
         self.layers = [name for name in layers if self._find(name) is not None]
         if not self.layers:
@@ -105,10 +108,40 @@ class ImageAttention:
             name = self.layers[name]
         found = self._find(name) if name in self._recorded else None
         if found is None:
-            raise SettingError(f"on_image: layer {name!r} has no patches of image {self.image}")
+            raise self._not_found(name)
         row, queries, keys = found
         recorded = self._recorded[name]
         return ImageLayer(name, recorded.matrix().batch(row), recorded.heads, queries, keys)
+
+    def row(self, layer: str) -> int:
+        """The row of the batch of a layer that has this image.
+
+        Raises:
+            SettingError: None of its positions are patches of this image.
+        """
+        found = self._find(layer)
+        if found is None:
+            raise self._not_found(layer)
+        return found[0]
+
+    def stack(self, layer: str) -> list[str]:
+        """The layers of the same stack up to this one, such as those of an encoder.
+
+        Raises:
+            SettingError: Some of them have other positions, as in an encoder whose layers attend inside of windows.
+        """
+        call = layer.partition("#")[2]
+        before = [name for name in self.layers[: self.layers.index(layer) + 1] if _stem(name) == _stem(layer)]
+        same = [
+            name
+            for name in before
+            if name.partition("#")[2] == call and self._recorded[name].shape == self._recorded[layer].shape
+        ]
+        if len(same) < len({name.partition("#")[0] for name in before}):
+            raise SettingError(
+                f"on_image: some layers before {layer!r} have other positions, as windows do; give layers of one size"
+            )
+        return same
 
     def attends_to(self, layer: str | int, query: Place) -> PatchMap:
         """The weights of a query on the patches.
@@ -155,11 +188,8 @@ class ImageAttention:
             query: As in `attends_to`, a single position.
             layers: Layers of one stack, in order; by default the last layer and all those of its length before it.
         """
-        last = self.layer(self.layers[-1] if layers is None else layers[-1])
-        if layers is None:
-            stem, size = _stem(last.name), tuple(last.matrix.shape)
-            layers = [name for name in self.layers if _stem(name) == stem and self._recorded[name].shape[1:] == size]
-        stack = [self.layer(name) for name in layers]
+        stack = [self.layer(name) for name in (self.stack(self.layers[-1]) if layers is None else layers)]
+        last = stack[-1]
         rows = _resolve(query, last.queries, last.matrix.shape[-2], self.image)
         if len(rows) != 1:
             raise SettingError(f"rollout: expected one position, got {len(rows)}")
@@ -186,8 +216,12 @@ class ImageAttention:
             if strongest[position] < share:
                 break
             name, patch = _name_of(position, layout, grid)
-            sinks.append(Sink(name, patch, mean[:, position]))
+            sinks.append(Sink(name, patch, mean[:, position], position))
         return sinks
+
+    def _not_found(self, layer: str) -> SettingError:
+        hint = f"; {self._hint}" if self._hint else ""
+        return SettingError(f"on_image: layer {layer!r} has no patches of image {self.image}{hint}")
 
     def _find(self, name: str) -> tuple[int, Layout | None, Layout | None] | None:
         """The row of the batch that has this image, and the layouts of the queries and keys of a layer."""

@@ -126,19 +126,38 @@ def consecutive(first: int, frames: int, rows: int, columns: int) -> Tensor:
     return first + torch.arange(frames * rows * columns).reshape(frames, rows, columns)
 
 
-def in_blocks(first: int, frames: int, rows: int, columns: int, merge: int) -> Tensor:
+def in_blocks(first: int, frames: int, rows: int, columns: int, merge: int, *, window: int | None = None) -> Tensor:
     """The positions of patches that are ordered by blocks of `merge` x `merge`, which a model merges into one token.
+
+    Args:
+        first: The position of the first patch.
+        frames: Frames of a video, 1 for an image.
+        rows: Rows of patches.
+        columns: Columns of patches.
+        merge: Patches along each side of a block.
+        window: Blocks along each side of a window, if all blocks of a window come before those of the next one. Windows
+            at the right and at the bottom may be smaller.
 
     >>> in_blocks(0, 1, 2, 4, 2)
     tensor([[[0, 1, 4, 5],
              [2, 3, 6, 7]]])
+    >>> in_blocks(0, 1, 2, 3, 1, window=2)
+    tensor([[[0, 1, 4],
+             [2, 3, 5]]])
     """
     if rows % merge or columns % merge:
         raise ShapeError(f"expected rows and columns that are multiples of {merge}, got {rows} x {columns}")
-    blocks = first + torch.arange(frames * rows * columns).reshape(
-        frames, rows // merge, columns // merge, merge, merge
+    high, wide = rows // merge, columns // merge
+    blocks = consecutive(0, frames, high, wide)
+    if window is not None:
+        across = -(-wide // window)
+        number = (torch.arange(high) // window)[:, None] * across + torch.arange(wide) // window
+        order = (number + torch.arange(frames)[:, None, None] * high * wide).flatten().argsort(stable=True)
+        blocks = order.argsort().reshape(frames, high, wide)
+    patches = blocks[..., None] * merge**2 + torch.arange(merge**2)
+    return first + patches.reshape(frames, high, wide, merge, merge).permute(0, 1, 3, 2, 4).reshape(
+        frames, rows, columns
     )
-    return blocks.permute(0, 1, 3, 2, 4).reshape(frames, rows, columns)
 
 
 def encoder_layout(
@@ -185,11 +204,13 @@ def text_layout(places: Tensor, length: int, grids: Sequence[tuple[int, PatchGri
     return Layout(length, tuple(moved), can_grow=True)
 
 
-def layouts_by_hand(shapes: Sequence[Sequence[int]], grid: Sequence[int], first: int) -> tuple[Layout, ...]:
-    """The layout of each row of a batch, one image per row, whose patches follow each other row by row.
+def layouts_by_hand(
+    shapes: Mapping[str, Sequence[int]], grid: Sequence[int], first: int
+) -> dict[str, tuple[Layout, ...]]:
+    """The layouts of each layer: one per row of its batch, with one image whose patches follow each other row by row.
 
     Args:
-        shapes: (batch, heads, queries, keys) of each layer.
+        shapes: (batch, heads, queries, keys) of each layer by name.
         grid: Rows and columns, or frames, rows and columns.
         first: The position of the first patch.
 
@@ -203,12 +224,13 @@ def layouts_by_hand(shapes: Sequence[Sequence[int]], grid: Sequence[int], first:
         )
     frames, rows, columns = grid if len(grid) == 3 else (1, *grid)
     positions = consecutive(first, frames, rows, columns)
-    length, longest = first + positions.numel(), max((max(shape[2:]) for shape in shapes), default=0)
+    length, longest = first + positions.numel(), max((max(shape[2:]) for shape in shapes.values()), default=0)
     if length > longest:
         raise SettingError(
             f"on_image: {positions.numel()} patches from position {first} on are more than the {longest} positions of "
             "the longest layer"
         )
     special = {"before": range(first)} if first else {}
-    batch = max(shape[0] for shape in shapes)
-    return tuple(Layout(length, (PatchGrid(positions, image),), special, can_grow=True) for image in range(batch))
+    batch = max(shape[0] for shape in shapes.values())
+    images = [Layout(length, (PatchGrid(positions, image),), special, can_grow=True) for image in range(batch)]
+    return {name: tuple(images[: shape[0]]) for name, shape in shapes.items()}

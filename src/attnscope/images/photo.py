@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +19,13 @@ from attnscope.images.layout import Box
 
 MAX_ASPECT_ERROR = 0.01
 """The relative difference of aspect ratios that the rounding of a resized image explains."""
+
+
+class Photo(NamedTuple):
+    """A photo of a trace: (height, width, 3) in uint8, and the part of it that the model was given."""
+
+    pixels: np.ndarray
+    crop: Box
 
 
 def to_photo(image: Any) -> np.ndarray:
@@ -62,6 +69,15 @@ def open_photo(path: str | Path) -> Any:
             return operations.exif_transpose(image).convert("RGB")
     except (OSError, ValueError, pillow.DecompressionBombError) as error:
         raise SettingError(f"{path} cannot be read as an image: {error}") from error
+
+
+def to_bytes(photo: np.ndarray) -> np.ndarray:
+    """A photo from 0 to 1 as uint8.
+
+    >>> to_bytes(np.array([0.0, 0.5, 1.0]))
+    array([  0, 128, 255], dtype=uint8)
+    """
+    return np.round(photo * 255).astype(np.uint8)
 
 
 def find_crop(size: tuple[int, int], pixels: tuple[int, int] | None, processor: Any = None) -> Box:

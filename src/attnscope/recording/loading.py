@@ -9,7 +9,6 @@ Does not know: recording. Memory: the model.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from attnscope.models.checkpoint import locate
 from attnscope.models.checkpoint.families import FAMILIES
 from attnscope.models.json_files import read_json
 from attnscope.models.text.any_tokenizer import tokenizer_files
+from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.transformers_models import load_transformers_model
 from attnscope.recording.transformers_tokenizers import has_vocabulary, load_transformers_tokenizer
 
@@ -31,13 +31,19 @@ def load(
     *,
     dtype: torch.dtype | None = None,
     using: Literal["auto", "attnscope", "transformers"] = "auto",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | bool = True,
 ) -> tuple[nn.Module, Any]:
     """The model and tokenizer at a place: (model, tokenizer).
 
-    `using` insists on one of the two libraries; "auto" takes transformers for models that AttnScope does not
-    implement, with a warning if it has the family. Parameters have the dtype of the file unless you choose one. Nothing
-    but safetensors and GGUF is read, and no code.
+    Nothing but safetensors and GGUF is read, and no code.
+
+    Args:
+        place: A folder, a name on the hub, a GGUF file, or a model that `attnscope download` has fetched.
+        dtype: The dtype of the parameters; None for that of the file.
+        using: One of the two libraries; "auto" takes transformers for models that AttnScope does not implement, with a
+            warning if it has the family.
+        progress: True for a progress bar on a terminal, False for none, or a function called with the bytes read so far
+            and the total, for models of AttnScope.
 
     Raises:
         CheckpointError: The files are missing, damaged, malicious, or of a model that neither library implements.
@@ -45,19 +51,23 @@ def load(
     if using not in ("auto", "attnscope", "transformers"):
         raise SettingError(f"load: using={using!r}; it is 'auto', 'attnscope' or 'transformers'")
     path = locate(place)
-    if path.is_file():
-        if using == "transformers":
-            raise CheckpointError(f"load: {path} is a GGUF file, which is read by AttnScope's own models only")
-        return models.load(path, dtype=dtype, progress=progress), models.load_tokenizer(path)
+    if path.is_file() and using == "transformers":
+        raise CheckpointError(f"load: {path} is a GGUF file, which is read by AttnScope's own models only")
+    with report_progress(progress, "loading") as report:
+        model = _load_model(path, dtype, using, report)
+    return model, models.load_tokenizer(path) if path.is_file() else _tokenizer_at(path)
+
+
+def _load_model(path: Path, dtype: torch.dtype | None, using: str, report: Progress) -> nn.Module:
+    """The model by one of the two libraries."""
     if using == "transformers":
-        return load_transformers_model(path, dtype), _tokenizer_at(path)
+        return load_transformers_model(path, dtype)
     try:
-        model = models.load(path, dtype=dtype, progress=progress)
+        return models.load(path, dtype=dtype, progress=report)
     except UnsupportedModelError as error:
-        if using == "attnscope":
+        if using == "attnscope" or path.is_file():
             raise
-        model = _load_instead(path, dtype, error)
-    return model, _tokenizer_at(path)
+        return _load_instead(path, dtype, error)
 
 
 def _load_instead(path: Path, dtype: torch.dtype | None, reason: UnsupportedModelError) -> nn.Module:
@@ -67,7 +77,7 @@ def _load_instead(path: Path, dtype: torch.dtype | None, reason: UnsupportedMode
     except MissingExtraError as missing:
         raise CheckpointError(f"{reason}. transformers may know it: {missing}") from reason
     if read_json(path / "config.json").get("model_type") in FAMILIES:
-        warnings.warn(f"load: opened by transformers, because {reason}", stacklevel=3)
+        warnings.warn(f"load: opened by transformers, because {reason}", stacklevel=4)
     return model
 
 

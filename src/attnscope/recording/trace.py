@@ -22,9 +22,9 @@ from attnscope.attention.rotary import Rotary
 from attnscope.attention.tensors import count_bytes
 from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
 from attnscope.images.attention import ImageAttention
-from attnscope.images.known_models import Layouts
+from attnscope.images.known_models import Layouts, describe_by_hand
 from attnscope.images.layout import WHOLE, Box, layouts_by_hand
-from attnscope.images.photo import find_crop, to_photo
+from attnscope.images.photo import Photo, find_crop, to_bytes, to_photo
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.summary import Summary
 from attnscope.recording.files.saving import AnyLayer, Contents, save_contents
@@ -54,6 +54,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         self.errors: dict[str, float] = {}
         self.rotary: Rotary | None = None  # how queries and keys were rotated, if known; lost when the trace is saved
         self.image_layouts: Layouts = {}
+        self.photos: dict[int, Photo] = {}
         self._tokenizer = tokenizer
         self._codec: Any = None
         self._given: list[str] | None = None
@@ -245,7 +246,7 @@ class Trace(Mapping[str, AttentionMatrix]):
 
         Args:
             photo: The path of a file, an image of Pillow, an array (height, width, 3), or a tensor (3, height, width);
-                None for maps without a photo.
+                None for the one that `attach_photo` has stored, or maps without a photo.
             image: The index of the image in the forward pass.
             processor: The image processor that prepared the photo. It is needed if the photo and the input of the model
                 differ in their aspect ratio, because only the processor says whether the photo was cropped or
@@ -258,16 +259,12 @@ class Trace(Mapping[str, AttentionMatrix]):
             UnsupportedError: The model is not known, and no grid was given.
             SettingError: The image does not exist, or it is ambiguous which part of the photo the model was given.
         """
-        layouts = self.image_layouts
-        if (grid is None) != (first is None):
-            raise SettingError("on_image: give grid and first together, as in grid=(14, 14), first=1")
-        if grid is not None and first is not None:
-            layouts = {"": layouts_by_hand([layer.shape for layer in self.layers.values()], grid, first)}
-        if not layouts:
-            raise UnsupportedError(
-                f"on_image: it is not known which positions of {self.model or 'this trace'} are patches of an image; "
-                "give grid and first, as in grid=(14, 14), first=1"
-            )
+        layouts = self._layouts(grid, first)
+        hint = "" if grid is not None else describe_by_hand(self.model)
+        stored = self.photos.get(image) if photo is None and grid is None and box is None else None
+        if stored is not None:
+            shown, crop = to_photo(stored.pixels), stored.crop
+            return ImageAttention(self.layers, layouts, image=image, photo=shown, crop=crop, hint=hint)
         pixels = {
             found.pixels for rows in layouts.values() for row in rows for found in row.grids if found.image == image
         }
@@ -277,7 +274,51 @@ class Trace(Mapping[str, AttentionMatrix]):
             crop = Box(*box)
         elif shown is not None:
             crop = find_crop((shown.shape[0], shown.shape[1]), next(iter(pixels), None), processor)
-        return ImageAttention(self.layers, layouts, image=image, photo=shown, crop=crop)
+        return ImageAttention(self.layers, layouts, image=image, photo=shown, crop=crop, hint=hint)
+
+    def attach_photo(
+        self,
+        photo: Any,
+        *,
+        image: int = 0,
+        processor: Any = None,
+        grid: tuple[int, ...] | None = None,
+        first: int | None = None,
+        box: tuple[float, float, float, float] | None = None,
+    ) -> None:
+        """Store a photo in the trace, for `on_image`, the explorer and `save`.
+
+        Args:
+            photo: As in `on_image`.
+            image: As in `on_image`.
+            processor: As in `on_image`.
+            grid: As in `on_image`; the trace then has this layout instead of those that were found.
+            first: As in `on_image`.
+            box: As in `on_image`.
+
+        Raises:
+            UnsupportedError: The model is not known, and no grid was given.
+            SettingError: The image does not exist, or it is ambiguous which part of the photo the model was given.
+        """
+        found = self.on_image(photo, image=image, processor=processor, grid=grid, first=first, box=box)
+        assert found.photo is not None
+        self.image_layouts = self._layouts(grid, first)
+        self.photos = {**self.photos, image: Photo(to_bytes(found.photo), found.crop)}
+
+    def _layouts(self, grid: tuple[int, ...] | None, first: int | None) -> Layouts:
+        """The layouts that were found, or those of a grid that was given."""
+        layouts = self.image_layouts
+        if (grid is None) != (first is None):
+            raise SettingError("on_image: give grid and first together, as in grid=(14, 14), first=1")
+        if grid is not None and first is not None:
+            first_calls = {name: layer.shape for name, layer in self.layers.items() if "#" not in name}
+            layouts = layouts_by_hand(first_calls, grid, first)
+        if not layouts:
+            raise UnsupportedError(
+                f"on_image: it is not known which positions of {self.model or 'this trace'} are patches of an image; "
+                + (describe_by_hand(self.model) or "give grid and first, as in grid=(14, 14), first=1")
+            )
+        return layouts
 
     def save(self, folder: str | Path) -> None:
         """Write the trace to a folder, with the text of its tokens; `attnscope.open_trace` opens it.
@@ -293,19 +334,19 @@ class Trace(Mapping[str, AttentionMatrix]):
             text if codec is None else text._replace(shown=describe_tokens(codec, text.ids)) for text in self.texts
         ]
         about = (self.model, self.without_softmax, self.errors, self._given)
-        save_contents(Path(folder), Contents(*about, texts, self.layers))
+        save_contents(Path(folder), Contents(*about, texts, self.layers, self.image_layouts, self.photos))
 
     def explore(self, **options: Any) -> Any:
         """Show the trace in the browser; the options are those of `attnscope.explore`."""
         return load_viewer().explore(self, **options)
 
-    def save_page(self, path: str | Path, *, layer: int = 0, head: int = 0) -> None:
+    def save_page(self, path: str | Path, *, layer: int | None = None, head: int | None = None) -> None:
         """Write one head to an HTML file that any browser shows, without AttnScope and without a network.
 
         Args:
             path: The file.
             layer: The index of the layer.
-            head: The index of the head.
+            head: The index of the head. Without a layer and a head, it is the one that the explorer opens on.
         """
         load_viewer().save_page(self, path, layer=layer, head=head)
 
@@ -333,6 +374,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         trace = cls(contents.model)
         trace.without_softmax, trace.errors = tuple(contents.without_softmax), dict(contents.errors)
         trace.texts, trace.layers = list(contents.texts), dict(contents.layers)
+        trace.image_layouts, trace.photos = dict(contents.image_layouts), dict(contents.photos)
         trace._given = None if contents.given is None else list(contents.given)
         return trace
 

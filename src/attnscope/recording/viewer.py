@@ -22,7 +22,7 @@ class Viewer(Protocol):
         """Serve the traces to a browser."""
         ...
 
-    def save_page(self, trace: Any, path: str | Path, *, layer: int, head: int) -> None:
+    def save_page(self, trace: Any, path: str | Path, *, layer: int | None, head: int | None) -> None:
         """Write one head to a static page."""
         ...
 

@@ -13,12 +13,25 @@ from pathlib import Path
 from torch import Tensor
 
 from attnscope.errors import TraceError
+from attnscope.images.known_models import Layouts
+from attnscope.images.photo import Photo
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, tensor_names
 from attnscope.recording.files.file_check import FileCheck
+from attnscope.recording.files.images import read_images
 from attnscope.recording.files.layers import AnyLayer, Header, decode_layer
 from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
-from attnscope.recording.files.saving import FORMAT, MANIFEST, MAX_LAYERS, RULES, TEXTS, VERSION, Contents, layer_file
+from attnscope.recording.files.saving import (
+    FORMAT,
+    IMAGES,
+    MANIFEST,
+    MAX_LAYERS,
+    RULES,
+    TEXTS,
+    VERSION,
+    Contents,
+    layer_file,
+)
 from attnscope.recording.files.tensors import MAX_SIZE, Written, open_file, refuse_way_out
 from attnscope.recording.files.texts import FIELDS, Shown, Strings
 from attnscope.recording.token_texts import INTEGERS, Texts
@@ -75,8 +88,16 @@ class _Reader:
             if layer.name in layers:
                 raise TraceError(f"{self._folder / MANIFEST} has two layers {short_repr(layer.name)}")
             layers[layer.name] = layer
+        image_layouts, photos = self._images(fields.inner("images")) if "images" in fields else ({}, {})
         fields.finish()
-        return Contents(model, without_softmax, errors, given, texts, layers)
+        return Contents(model, without_softmax, errors, given, texts, layers, image_layouts, photos)
+
+    def _images(self, fields: Fields) -> tuple[Layouts, dict[int, Photo]]:
+        found = read_images(
+            fields, str(self._folder / MANIFEST), lambda names: self._optional_tensors(fields, IMAGES, names)
+        )
+        fields.finish()
+        return found
 
     def _layer(self, place: int, found: object, expressions: ExpressionReader) -> AnyLayer:
         source = f"{self._folder / MANIFEST}: layer {place}"

@@ -18,9 +18,12 @@ from torch import Tensor
 
 from attnscope.errors import TraceError, UnsupportedError
 from attnscope.folder_lock import scratch_folder
+from attnscope.images.known_models import Layouts
+from attnscope.images.photo import Photo
 from attnscope.models.json_fields import MAX_CHARACTERS
 from attnscope.models.json_files import write_json
 from attnscope.recording.files.expressions import MAX_NODES, ExpressionReader, ExpressionWriter
+from attnscope.recording.files.images import image_fields, image_tensors
 from attnscope.recording.files.layers import AnyLayer, EncodedLayer, Header, decode_layer, encode_layer
 from attnscope.recording.files.manifest import content_hash, read_manifest, trace_fields
 from attnscope.recording.files.tensors import write_file
@@ -28,8 +31,12 @@ from attnscope.recording.files.texts import Strings
 from attnscope.recording.token_texts import Texts
 from attnscope.version import __version__
 
-FORMAT, VERSION = "attnscope trace", 1
+FORMAT, VERSION = "attnscope trace", 2
+VERSION_WITHOUT_IMAGES = 1
+"""A trace without images has no fields that are new in version 2."""
+
 MANIFEST, RULES, TEXTS, LAYERS = "trace.json", "rules.safetensors", "texts.safetensors", "layers"
+IMAGES = "images.safetensors"
 SCRATCH = ".unfinished-trace-"
 UNFINISHED = {"format": FORMAT, "version": VERSION, "unfinished": True}
 """The manifest while a save is in progress: marks the folder as ours, and as not complete."""
@@ -46,6 +53,8 @@ class Contents(NamedTuple):
     given: Sequence[str] | None
     texts: Sequence[Texts]
     layers: Mapping[str, AnyLayer]
+    image_layouts: Layouts
+    photos: Mapping[int, Photo]
 
 
 def layer_file(place: int) -> str:
@@ -89,9 +98,10 @@ def _write(
         for place, layer in enumerate(layers)
     ]
     of_rules, of_texts = expressions.tensors, text_tensors(contents)
+    images = _write_images(scratch, contents)
     manifest = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if images else VERSION_WITHOUT_IMAGES,
         "attnscope": __version__,
         "model": contents.model,
         "without_softmax": list(contents.without_softmax),
@@ -114,8 +124,19 @@ def _write(
             "expressions": expressions.nodes,
         },
         "layers": entries,
+        **images,
     }
     return {**manifest, "content": content_hash(manifest)}
+
+
+def _write_images(scratch: Path, contents: Contents) -> dict[str, Any]:
+    """Write the tensors of images and return their field of the manifest; nothing for a trace without images."""
+    given = contents.image_layouts, contents.photos
+    if not any(given):
+        return {}
+    tensors = image_tensors(*given)
+    file = write_file(scratch, IMAGES, tensors)._asdict() if tensors else None
+    return {"images": {"file": file, **image_fields(*given)}}
 
 
 def _check_names(contents: Contents) -> None:
@@ -216,7 +237,7 @@ def _put_in_place(scratch: Path, folder: Path) -> None:
 def _trace_files(folder: Path) -> list[Path]:
     """The files of a trace except its manifest."""
     layers = [path for path in (folder / LAYERS).glob("*") if re.fullmatch(r"\d{5,}\.safetensors", path.name)]
-    return [*layers, *(folder / name for name in (RULES, TEXTS) if (folder / name).exists())]
+    return [*layers, *(folder / name for name in (RULES, TEXTS, IMAGES) if (folder / name).exists())]
 
 
 def _remove_files(folder: Path) -> None:
