@@ -20,8 +20,10 @@ FLOPS_PER_SECOND = 400e12
 """Of an H100 in bf16, of 989e12."""
 LAUNCHES, LAUNCH_SECONDS = 20, 7e-6
 """Kernels of a layer and batch for a summary with pairings, counted on simulated CUDA, and the time of each."""
-BINNED_PER_SECOND = 21e6
-"""On one thread of the host, after the model: 2,970 numbers took 0.14 ms (results/survey_2026-11-16_2.md)."""
+GATHERING_LAUNCHES, GATHERING_BYTES = 64, 312
+"""Kernels of a layer and batch, and bytes per gathered number, of `survey.partials.batch_sums`, counted likewise."""
+BYTES_PER_SECOND = 2e12
+"""Of an H100, of 3.35e12."""
 
 
 class TokenCost(NamedTuple):
@@ -30,7 +32,7 @@ class TokenCost(NamedTuple):
     forward: float
     passes: float  #: the row pass and the column pass
     launches: float
-    gathering: float  #: on the host
+    gathering: float
 
 
 def estimate_token(config: DecoderConfig, clocks: float) -> TokenCost:
@@ -39,8 +41,8 @@ def estimate_token(config: DecoderConfig, clocks: float) -> TokenCost:
     return TokenCost(
         cost.flops / FLOPS_PER_SECOND,
         cost.attention_weights * clocks / CLOCKS_PER_SECOND,
-        config.num_layers * LAUNCHES * LAUNCH_SECONDS / BATCH_TOKENS,
-        cost.binned_values / BINNED_PER_SECOND,
+        config.num_layers * (LAUNCHES + GATHERING_LAUNCHES) * LAUNCH_SECONDS / BATCH_TOKENS,
+        cost.binned_values * GATHERING_BYTES / BYTES_PER_SECOND,
     )
 
 
@@ -49,11 +51,12 @@ def estimate_surveys(clocks: float) -> Table:
     table = Table(
         title="Surveys on one H100",
         comparison=f"not measured: passages and batches of {LENGTH:,} tokens, {FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s in "
-        f"the forward pass, {clocks:.3f} clocks per attention weight for the row and the column pass, {LAUNCHES:,} "
-        f"launches of {1e6 * LAUNCH_SECONDS:.0f} microseconds per layer and batch, and a measured rate of the host "
-        f"({BINNED_PER_SECOND / 1e6:.0f} million gathered numbers/s on one thread). Times are microseconds per token.",
+        f"the forward pass, {clocks:.3f} clocks per attention weight for the row and the column pass, "
+        f"{LAUNCHES + GATHERING_LAUNCHES:,} launches of {1e6 * LAUNCH_SECONDS:.0f} microseconds per layer and batch, "
+        f"and {GATHERING_BYTES:,} bytes per gathered number at {BYTES_PER_SECOND / 1e12:g} TB/s. Times are in "
+        "microseconds per token.",
         columns=("model", "forward pass", "row and column pass", "launches", "gathering", "tokens per second and GPU",
-                 "without gathering", "GPU-hours for 1e6", "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
+                 "GPU-hours for 1e6", "1e9", "1e12", "queries and keys of 1e9 tokens in bf16"),
     )  # fmt: skip
     for name in MODELS:
         config = DECODERS[name]
@@ -61,9 +64,8 @@ def estimate_surveys(clocks: float) -> Table:
         heads = config.num_heads + (config.num_kv_heads or config.num_heads)
         stored_bytes = 2 * config.num_layers * heads * (config.head_dim or 0)
         hours = [rounded(tokens * sum(cost) / 3600) for tokens in NUM_TOKENS]
-        speeds = sum(cost), sum(cost) - cost.gathering
         table.add(
-            name, *(rounded(1e6 * part) for part in cost), *(f"{1 / seconds:,.0f}" for seconds in speeds), *hours,
+            name, *(rounded(1e6 * part) for part in cost), f"{1 / sum(cost):,.0f}", *hours,
             f"{rounded(stored_bytes * 10**9 / 1e12)} TB",
         )  # fmt: skip
     return table

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from attnscope.errors import SettingError
 from attnscope.survey import Settings, Workers
 from attnscope.survey.corpus.plan import Shard, plan_shards
-from attnscope.survey.execution.ray_actors import run_on_ray
+from attnscope.survey.execution.ray_pool import RayPool
 from attnscope.survey.execution.shard_reader import ShardReader
 from attnscope.survey.execution.workers import Worker
 from attnscope.survey.folder import PARTIALS, SurveyFolder
@@ -35,7 +35,8 @@ def ray_speed(settings: Settings, out: Path, count: int) -> Speed:
     """Measure actors of a Ray cluster that is started for the purpose."""
     shards, folder = _shards(settings, count), _new_folder(out)
     start = time.time()
-    run_on_ray(shards, settings, folder, Workers(count=count, threads=1), lambda _: None)
+    with RayPool(settings, Workers(count=count, threads=1)) as pool:
+        pool.read(shards, folder, lambda _: None)
     return _speed(shards, folder, count, start)
 
 
@@ -75,7 +76,8 @@ def _new_folder(out: Path) -> SurveyFolder:
 
 
 def _speed(shards: tuple[Shard, ...], folder: SurveyFolder, count: int, start: float) -> Speed:
-    paths = sorted((folder.partial_path(shard.number) for shard in shards), key=lambda path: path.stat().st_mtime_ns)
+    paths = [Path(str(folder.partial_path(shard.number))) for shard in shards]
+    paths.sort(key=lambda path: path.stat().st_mtime_ns)
     times = [path.stat().st_mtime_ns / 1e9 for path in paths]
     tokens = sum(load_partial(path).tokens for path in paths[count:])
     return Speed(tokens / (times[-1] - times[count - 1]), times[count - 1] - start)

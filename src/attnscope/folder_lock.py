@@ -81,13 +81,13 @@ def lock_folder(folder: Path, report: Callable[[str], object]) -> Iterator[None]
         try:
             is_native = _lock_file(folder, held)
             before = _read_owner(folder)
-            if before is not None and not (is_native and before.boot_id == _boot_id()):
+            if before is not None and not (is_native and before.boot_id == boot_id()):
                 before = _wait_until_stale(folder, before)
             if before is not None:
                 _remove_owner(folder, before)
             _write_owner(folder, held)
         except FileExistsError:
-            raise _in_use(folder) from None
+            raise in_use(folder, _read_owner(folder)) from None
         except OSError as error:
             raise SettingError(f"{folder} cannot be locked: {error.strerror or error}") from error
         if before is not None:
@@ -138,7 +138,7 @@ def _lock_file(folder: Path, held: ExitStack) -> bool:
     try:
         held.enter_context(FileLock(folder / LOCK, timeout=0, fallback_to_soft=False))
     except Timeout:
-        raise _in_use(folder) from None
+        raise in_use(folder, _read_owner(folder)) from None
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise
@@ -155,7 +155,7 @@ def _wait_until_stale(folder: Path, owner: LockOwner) -> LockOwner | None:
         if now is None:
             return None
         if now != owner or _heartbeat(folder) != first:
-            raise _in_use(folder)
+            raise in_use(folder, _read_owner(folder))
     return owner
 
 
@@ -181,9 +181,8 @@ def _heartbeat(folder: Path) -> int:
 def _write_owner(folder: Path, held: ExitStack) -> None:
     """Write the owner, and keep its heartbeat going until the lock is released."""
     path, ended = folder / OWNER, threading.Event()
-    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     with path.open("x", encoding="utf-8") as file:  # fails if another process has written it
-        json.dump(LockOwner(socket.gethostname(), _boot_id(), os.getpid(), since)._asdict(), file)
+        json.dump(this_process(boot_id())._asdict(), file)
     held.callback(path.unlink, missing_ok=True)
 
     def beat() -> None:
@@ -202,10 +201,18 @@ def _read_owner(folder: Path) -> LockOwner | None:
         return None
     try:
         with path.open("rb") as file:
-            found = LockOwner(**json.loads(file.read(MAX_OWNER_BYTES)))
+            return parse_owner(file.read(MAX_OWNER_BYTES))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError):
+    except OSError:
+        return UNKNOWN
+
+
+def parse_owner(content: bytes) -> LockOwner:
+    """The owner that the content of a file names; `UNKNOWN` if it is invalid."""
+    try:
+        found = LockOwner(**json.loads(content))
+    except (ValueError, TypeError):
         return UNKNOWN
     is_valid = isinstance(found.pid, int) and all(
         isinstance(text, str) and text.isprintable() for text in (found.host, found.boot_id, found.since)
@@ -213,13 +220,20 @@ def _read_owner(folder: Path) -> LockOwner | None:
     return found if is_valid else UNKNOWN
 
 
-def _in_use(folder: Path) -> SettingError:
-    owner = _read_owner(folder)
+def this_process(kernel: str) -> LockOwner:
+    """The calling process, as the owner of a lock that it takes now."""
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return LockOwner(socket.gethostname(), kernel, os.getpid(), since)
+
+
+def in_use(folder: object, owner: LockOwner | None) -> SettingError:
+    """The error for a folder that another process has locked."""
     shown = "another process" if owner is None or owner == UNKNOWN else f"{owner} since {owner.since}"
     return SettingError(f"{folder} is in use by {shown}; wait until it ends, stop it, or choose another folder")
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Identifies the running kernel."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -93,7 +93,7 @@ def test_show_and_diff_are_commands_of_their_own(
         (["MODEL", "TEXT", "--max-length", "64", "--whole"], "survey: --max-length cannot be combined with --whole"),
         (["MODEL", "TEXT", "--device", "moon"], "survey: device 'moon' is not available"),
         (["MODEL", "TEXT", "--separator", "a\nb"], "survey: separator must be one line"),
-        (["MODEL", "TEXT", "--out", "s3://a/b"], "got the URL s3://a/b"),
+        (["MODEL", "TEXT", "--out", "sftp://a/b"], "got sftp://a/b"),
         (["MODEL", "TEXT", "--out", "TEXT"], "cannot write to "),
         (["MODEL", "empty.txt"], "survey: nothing to read in 1 files; the first, "),
     ],

@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 900.0  # seconds for one run, the longest of which takes four 
 WORDS = ["rose", "is", "a", "garden", "in", "the", "of", "light,", "and", "nobody", "sees", "it."]
 SMALL: dict[str, Any] = {"max_length": 64, "batch_tokens": 512, "shard_bytes": 2000}
 OPTIONS = ("--max-length", "64", "--batch-tokens", "512", "--shard-bytes", "2000", "--threads", "1")
-ACTOR = b"ray::MapWorker(Map(SurveyActor))"
+ACTOR = b"ray::SurveyActor"
 
 
 def write_model(folder: Path, **changes: Any) -> Path:

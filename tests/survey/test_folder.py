@@ -9,6 +9,7 @@ import pytest
 
 from attnscope.errors import AttnScopeError, CheckpointError, SettingError
 from attnscope.models.checked_json import encode_checked_json, read_checked_json
+from attnscope.survey.corpus import plan as plans
 from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.folder import SurveyFolder, survey_identity
 from attnscope.survey.settings import Settings
@@ -37,12 +38,24 @@ def test_shards_are_missing_until_their_parts_are_there(text: Path, tmp_path: Pa
     plan, folder = plan_shards(settings), claimed(tmp_path / "out", settings)
     assert folder.missing_shards(plan) == list(plan.shards)
     assert len(plan.shards) == 4
-    folder.partial_path(2).touch()
-    folder.attempts_path(1, "run").touch()
-    folder.partial_path(1).with_name(".00000001.part.77-abc.tmp").touch()  # as a killed worker leaves it
+    for name in (folder.partial_path(2).name, folder.attempts_path(1, "run").name, ".00000001.part.77-abc.tmp"):
+        (tmp_path / "out" / "partials" / name).touch()  # the last ones as a killed worker leaves them
     assert [shard.number for shard in claimed(tmp_path / "out", settings).missing_shards(plan)] == [0, 1, 3]
     folder.remove_temporary_files()
     assert [path.name for path in (tmp_path / "out" / "partials").iterdir()] == ["00000002.partial"]
+
+
+def test_a_folder_that_was_begun_with_another_default_size_of_shards_is_refused(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(text, shard_bytes=None)
+    monkeypatch.setattr(plans, "MIN_SHARD_BYTES", 3000)
+    monkeypatch.setattr(plans, "MAX_DEFAULT_SHARD_BYTES", 3000)
+    claimed(tmp_path / "out", settings)
+    claimed(tmp_path / "out", settings)
+    monkeypatch.setattr(plans, "MIN_SHARD_BYTES", 2000)  # a release with another default
+    with pytest.raises(CheckpointError, match="another corpus"):
+        claimed(tmp_path / "out", settings)
 
 
 @pytest.mark.parametrize(
@@ -88,8 +101,8 @@ def test_files_of_other_names_stay(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_no_folder_is_refused(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"folder.* s3://bucket/out"):
-        SurveyFolder("s3://bucket/out")
+    with pytest.raises(SettingError, match=r"folder.* sftp://host/out"):
+        SurveyFolder("sftp://host/out")
     with pytest.raises(SettingError, match=r"text\.txt/out: Not a directory"):
         claimed(text / "out", settings_for(text))
 

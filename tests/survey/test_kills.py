@@ -25,7 +25,7 @@ from tests.survey.survey_process import (
 
 pytestmark = pytest.mark.slow
 
-SHARDS, WORKERS = 60, 2
+SHARDS, WORKERS = 90, 2
 LIVES = (2, 3, 3)
 """Workers that are killed before the driver is, and in its last life, before it may come to its end: ten kills."""
 ORPHANS = 90.0  # seconds in which all that a killed driver has started has to end: Ray's agents take one minute
@@ -39,7 +39,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def kill_a_worker(run: Command, dice: random.Random) -> None:
     """At any moment of its work, which goes on without it."""
-    run.reached(lambda: len(run.actors()) == WORKERS)
+    run.reached(run.actors)
     time.sleep(dice.uniform(0.0, 0.2))
     victim = dice.choice(run.actors())
     os.kill(victim, signal.SIGKILL)

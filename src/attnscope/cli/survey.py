@@ -1,6 +1,7 @@
 """`attnscope survey run MODEL CORPUS... --out DIR`: score every head over a corpus, with one process or many.
 
-`attnscope survey show` and `attnscope survey diff` print the results; they are in `survey_tables.py`.
+`attnscope survey show` and `attnscope survey diff` print the results; they are in `survey_tables.py`. `attnscope
+survey export` is in `survey_export.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attnscope.cli.commands import Options, argument, command, make_group, option
+from attnscope.cli.survey_export import export
 from attnscope.cli.survey_tables import diff, plural, show
 from attnscope.errors import SettingError
 from attnscope.extras import require
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 survey = make_group(
     "survey",
     about="score every head over a corpus of any size",
-    description="Score every head over a corpus of any size, and print or compare the results.",
+    description="Score every head over a corpus of any size, and print, compare or export the results.",
     examples=[
         "attnscope survey run HuggingFaceTB/SmolLM2-135M-Instruct corpus/ --out first",
         "attnscope survey show first",
         "attnscope survey diff first second",
+        "attnscope survey export first --out exports",
     ],
 )
 INPUT = "Input options (changing any of these starts a new survey)"
@@ -47,7 +50,13 @@ EXECUTION = "Execution options (do not affect results beyond floating-point roun
     about="a folder, a name on the hub, a GGUF file, or a downloaded model (see attnscope download)",
 )
 @argument("corpus", nargs=-1, required=True, about="files, folders, globs or URLs of text, JSONL and Parquet")
-@option("--out", type=click.Path(), metavar="DIR", required=True, about="the folder of the survey")
+@option(
+    "--out",
+    type=click.Path(),
+    metavar="DIR",
+    required=True,
+    about="the folder of the survey, or a URL in an object store",
+)
 @option(
     "--max-length", type=int, metavar="N", section=INPUT, about="maximum length of a passage in tokens (default: 512)"
 )
@@ -82,6 +91,13 @@ EXECUTION = "Execution options (do not affect results beyond floating-point roun
     "--device", default="cpu", metavar="NAME", section=EXECUTION, about="device of the model: cpu, cuda (default: cpu)"
 )
 @option("--ray", metavar="ADDRESS", section=EXECUTION, about="the address of a running Ray cluster; auto finds it")
+@option(
+    "--start-timeout",
+    type=float,
+    metavar="SECONDS",
+    section=EXECUTION,
+    about="how long to wait for Ray to start a worker, for example while a cluster grows (default: 900)",
+)
 def run(options: Options) -> None:
     """Run a survey, and print what was read."""
     if options.max_length is not None and options.whole:
@@ -96,6 +112,7 @@ def run(options: Options) -> None:
         gpus=options.gpus,
         device=options.device,
         address=options.ray,
+        **({} if options.start_timeout is None else {"start_timeout": options.start_timeout}),
     )
     if not workers.uses_ray and (options.cpus is not None or options.gpus):
         raise SettingError("survey: --cpus and --gpus need Ray; give --workers or --ray")
@@ -112,11 +129,14 @@ def run(options: Options) -> None:
     except KeyboardInterrupt:
         display.print_resume_hint()
         raise
+    finally:
+        display.print_excluded()
     print_result(found, click.format_filename(options.out), was_finished=display.progress is None)
 
 
 survey.add_command(show)
 survey.add_command(diff)
+survey.add_command(export)
 
 
 def print_result(found: Survey, folder: str, *, was_finished: bool) -> None:
@@ -167,10 +187,17 @@ class Display:
             done, shards = self.progress.shards_done, plural(self.progress.shards, "shard")
             self._bar.print(f"stopped after {done:,} of {shards}; the same command resumes it")
 
+    def print_excluded(self) -> None:
+        """Print the machines that were given no more work."""
+        for machine, error in (self.progress.excluded_machines if self.progress else {}).items():
+            self._bar.print(f"the machine {machine} was excluded after an error: {error}")
+
 
 def status_text(progress: SurveyProgress) -> str:
     """Shards done, throughput, overhead and remaining time."""
     text = f"shard {progress.shards_done:,}/{progress.shards:,}"
+    if progress.active_workers < progress.workers:
+        text += f"  {progress.active_workers:,} of {progress.workers:,} workers"
     if progress.tokens_per_second:
         text += f"  {progress.tokens_per_second:,.0f} tokens/s  {progress.overhead:.0%} not in the model"
     if progress.remaining_seconds is not None:

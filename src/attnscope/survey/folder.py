@@ -4,7 +4,7 @@
     partials/            the partial result of each shard that has been read
     *.parquet            the tables, and manifest.json, which is written last
     log.json             duration and throughput of each run
-    .lock, .lock.json    the lock of the process that writes to the folder
+    .lock, .lock.json    the lock of the process that writes to the folder; see `survey_lock` for object stores
 
 In: a plan. Out: paths, and the shards without a partial result. Does not know: the content of partial results.
 Memory: one name per shard.
@@ -13,7 +13,6 @@ Memory: one name per shard.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,12 +20,13 @@ from typing import Any
 
 import torch
 
-from attnscope.atomic_files import TEMPORARY, write_atomically
+from attnscope.atomic_files import TEMPORARY
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
+from attnscope.survey.store_paths import AnyPath, StorePath, to_path, write_file
 from attnscope.version import __version__
 
 SURVEY, MANIFEST, LOG, PARTIALS = "survey.json", "manifest.json", "log.json", "partials"
@@ -42,28 +42,26 @@ class SurveyFolder:
     """The folder that a survey is written to.
 
     Args:
-        path: A folder that all workers see; it is created by `claim`.
+        path: A folder that all workers see, or a URL in an object store; it is created by `claim`.
 
     Raises:
-        SettingError: The path is a URL.
+        SettingError: The URL is not that of an object store.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        if "://" in str(path):
-            raise SettingError(f"survey: expected a folder that all workers see, got the URL {path}")
-        self.path = Path(path).expanduser().absolute()
+    def __init__(self, path: str | Path | StorePath) -> None:
+        self.path: AnyPath = to_path(path).expanduser().absolute()
 
-    def partial_path(self, number: int) -> Path:
+    def partial_path(self, number: int) -> AnyPath:
         """The file of the partial result of a shard."""
         return self.path / PARTIALS / f"{number:08}.partial"
 
-    def attempts_path(self, number: int, run: str) -> Path:
+    def attempts_path(self, number: int, run: str) -> AnyPath:
         """A file that counts the attempts to read a shard in one run, one byte per attempt."""
         return self.path / PARTIALS / f".{number:08}.{run}.attempts.tmp"
 
     def missing_shards(self, plan: ShardPlan) -> list[Shard]:
         """The shards that have no partial result yet."""
-        found = {entry.name for entry in os.scandir(self.path / PARTIALS)}
+        found = {path.name for path in (self.path / PARTIALS).iterdir()}
         return [shard for shard in plan.shards if self.partial_path(shard.number).name not in found]
 
     @property
@@ -125,7 +123,7 @@ class SurveyFolder:
         return Fields(read_checked_json(self.path / name, advice=advice), source=str(self.path / name), advice=advice)
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        write_atomically(self.path / name, encode_checked_json(content))
+        write_file(self.path / name, encode_checked_json(content))
 
 
 def survey_identity(settings: Settings, plan: ShardPlan, fingerprint: Mapping[str, Any]) -> dict[str, Any]:

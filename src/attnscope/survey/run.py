@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.folder_lock import lock_folder
 from attnscope.models.fingerprint import fingerprint_model
 from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.execution.in_process import run_in_process
 from attnscope.survey.execution.progress import SurveyProgress
-from attnscope.survey.execution.ray_actors import run_on_ray
+from attnscope.survey.execution.ray_pool import RayPool
 from attnscope.survey.execution.shard_reader import ShardReader
 from attnscope.survey.execution.workers import Workers, WorkReport
 from attnscope.survey.folder import SurveyFolder, survey_identity
 from attnscope.survey.partials.partial import PartialResult, merge_partials
 from attnscope.survey.partials.partial_files import load_partial
 from attnscope.survey.settings import Settings
+from attnscope.survey.survey_lock import lock_survey
 from attnscope.survey.tables.manifest import write_manifest
 from attnscope.survey.tables.parquet import write_tables
 from attnscope.survey.tables.survey import Survey, open_survey
@@ -53,7 +53,7 @@ def run_survey(
     Args:
         model: A folder, a name on the hub, the name of a downloaded model, or a GGUF file.
         sources: Files, folders, globs and URLs of text, JSONL and Parquet.
-        out: The folder of the survey. All workers must see it.
+        out: The folder of the survey, or a URL in an object store. All workers must see it.
         workers: The number of processes, or `Workers` for more control. More than one process needs Ray.
         progress: Called with a `SurveyProgress` before reading starts, and after each batch or shard.
         **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`,
@@ -71,22 +71,26 @@ def run_survey(
     pool = workers if isinstance(workers, Workers) else Workers(count=workers)
     chosen = Settings(model=_absolute(model), sources=_as_tuple(sources), **settings)
     plan, folder = plan_shards(chosen), SurveyFolder(out)
-    reader: ShardReader | None = ShardReader.load(chosen, "cpu" if pool.uses_ray else pool.device)
-    fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
-    if pool.uses_ray:
-        reader = None  # each actor has its own model
-    identity = survey_identity(chosen, plan, fingerprint)
-    folder.claim(identity)
-    survey = _open_finished(folder)
-    if survey is None:
-        with lock_folder(folder.path, lambda _: None):  # a killed run may have left its lock: that is resuming
-            folder.claim(identity)  # again, because before the lock another process could do the same
-            _read_missing_shards(plan, reader or chosen, folder, pool, progress)
-            merged = merge_saved_partials(plan, folder)
-            tables = write_tables(folder.path, merged)
-            write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
-            folder.remove_temporary_files()
-        survey = open_survey(folder.path)
+    with ExitStack() as stack:
+        if pool.uses_ray:  # only the workers load the model
+            reader = stack.enter_context(RayPool(chosen, pool))
+            fingerprint = reader.fingerprint()
+        else:
+            reader = ShardReader.load(chosen, pool.device)
+            fingerprint = fingerprint_model(reader.model, Path(chosen.model).name)
+        identity = survey_identity(chosen, plan, fingerprint)
+        folder.claim(identity)
+        survey = _open_finished(folder)
+        if survey is None:
+            with lock_survey(folder.path):  # a killed run may have left its lock: that is resuming
+                folder.claim(identity)  # again, because before the lock another process could do the same
+                _read_missing_shards(plan, reader, folder, pool, progress)
+                stack.close()  # the workers, which the rest does not need
+                merged = merge_saved_partials(plan, folder)
+                tables = write_tables(folder.path, merged)
+                write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
+                folder.remove_temporary_files()
+            survey = open_survey(folder.path)
     return check_skipped(survey, chosen.max_skipped)
 
 
@@ -100,12 +104,12 @@ def _open_finished(folder: SurveyFolder) -> Survey | None:
 
 def _read_missing_shards(
     plan: ShardPlan,
-    reader: ShardReader | Settings,
+    reader: ShardReader | RayPool,
     folder: SurveyFolder,
     pool: Workers,
     progress: ProgressCallback | None,
 ) -> None:
-    """Read the shards that have no partial result yet, in this process with a reader, or on Ray by the settings."""
+    """Read the shards that have no partial result yet, in this process or on Ray."""
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -122,7 +126,10 @@ def _read_missing_shards(
         if isinstance(reader, ShardReader):
             run_in_process(missing, reader, folder, pool, update)
         elif missing:
-            run_on_ray(missing, reader, folder, pool, update)
+            try:
+                reader.read(missing, folder, update)
+            finally:
+                state.excluded_machines = reader.excluded_machines
 
 
 def check_skipped(survey: Survey, max_skipped: float) -> Survey:
@@ -164,6 +171,7 @@ def _logged(folder: SurveyFolder, state: SurveyProgress, workers: Workers) -> It
                 "tokens": state.tokens,
                 "tokens_per_second": round(state.tokens_per_second, 3),
                 "overhead": round(state.overhead, 4),
+                "excluded_machines": state.excluded_machines,
             }
         )
 

@@ -42,7 +42,8 @@ class Settings:
     """The line between the documents of a text file; None reads a file as one document."""
 
     shard_bytes: int | None = None
-    """Bytes per shard; None chooses a size that gives at most a few thousand shards."""
+    """Bytes per shard; None chooses a size from 64 KiB to 512 KiB, so that a worker reads a shard in minutes, and a
+    larger one only for corpora above 512 GiB."""
 
     seed: int = 0
     """Random seed of the sample of passages."""

@@ -53,12 +53,20 @@ def test_the_shards_are_all_bytes_of_all_files_in_order(tmp_path_factory, sizes,
     assert len(plan.problems) == sizes.count(0)
 
 
-def test_unless_told_a_shard_has_64_kib_and_there_are_about_4096_at_most(tmp_path):
+def test_default_shards_have_at_least_64_kib_and_at_most_512_kib(tmp_path):
     with open(tmp_path / "a.txt", "wb") as file:
         file.truncate(2**20)
     assert len(planned(tmp_path).shards) == 16
-    os.truncate(tmp_path / "a.txt", 2**32)
-    assert len(planned(tmp_path).shards) == 4096
+    os.truncate(tmp_path / "a.txt", 2**30)
+    assert len(planned(tmp_path).shards) == 2**12
+    os.truncate(tmp_path / "a.txt", 2**33)
+    assert len(planned(tmp_path).shards) == 2**14
+
+
+def test_the_default_size_bounds_a_shard_until_there_would_be_too_many():
+    assert [plans.default_shard_bytes(2**power) for power in (0, 28, 31, 32, 39)] == [2**16, 2**16, *[2**19] * 3]
+    assert plans.default_shard_bytes(2**39 + 1) == 2**19 + 1
+    assert all(size // plans.default_shard_bytes(size) <= plans.MAX_SHARDS for size in (2**39 - 1, 2**45 + 1))
 
 
 def test_more_shards_than_can_be_kept_are_refused(tmp_path, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,24 @@ def test_other_errors_are_not_tried_again() -> None:
     with pytest.raises(SettingError, match=r"cannot start Ray: no room for the object store$"):
         start_ray(ray, Workers(count=2, threads=1))
     assert len(ray.options) == 1
+
+
+def test_handles_of_killed_processes_are_deleted_without_a_warning() -> None:
+    class LeakyRay(SlowRay):
+        """Keeps the handle of a process that was killed, in a cycle, as a node of Ray does."""
+
+        def init(self, **options: Any) -> None:
+            if self.failures:
+                handle = subprocess.Popen(["sleep", "60"])
+                cycle: list[Any] = [handle]
+                cycle.append(cycle)
+                end_processes([handle.pid])
+            super().init(**options)
+
+    gc.collect()
+    start_ray(ray := LeakyRay([SLOW]), Workers(count=2, threads=1))
+    assert len(ray.options) == 2
+    gc.collect()
 
 
 @pytest.mark.slow

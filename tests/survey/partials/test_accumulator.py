@@ -14,8 +14,11 @@ from attnscope.heads.rows import RowScores
 from attnscope.survey.corpus.batches import Batch, PlacedPassage
 from attnscope.survey.corpus.passages import Passage
 from attnscope.survey.partials.accumulator import ShardAccumulator
-from attnscope.survey.partials.bins import STATISTICS, select_bins
+from attnscope.survey.partials.batch_sums import PassageLayout, reduce_layer
+from attnscope.survey.partials.bins import NUM_BINS, STATISTICS, _tables, select_bins
 from attnscope.survey.partials.examples import passage_id
+from benchmarks.gpu_survey import GATHERING_BYTES, GATHERING_LAUNCHES
+from tests.devices.fake_cuda import count_work, fake_cuda
 from tests.survey.random_shards import (
     LAYERS,
     Scores,
@@ -166,6 +169,27 @@ def test_batches_of_other_layers_heads_or_shapes_are_refused() -> None:
         accumulator.finish_batch()
     with pytest.raises(ShapeError, match=r"4 tokens.* got 3"):
         ShardAccumulator(seed=0).begin_batch(batch, [0, 1], [["a"] * 3, ["b"] * 4])
+
+
+def test_a_layer_is_reduced_on_its_device_in_few_kernels_and_without_a_wait() -> None:
+    heads, tokens, passages = 32, 2048, 4
+    shape = len(STATISTICS), heads, tokens
+    with fake_cuda():
+        _tables.cache_clear()
+        lengths, numbers, within = (
+            torch.empty(size, dtype=torch.long, device="cuda") for size in (passages, tokens, tokens)
+        )
+        layout = PassageLayout(lengths, numbers, within, places=None)
+        given = torch.empty(shape, device="cuda"), torch.empty(shape, dtype=torch.bool, device="cuda")
+        reduce_layer(*given, layout)  # copies the tables of bins
+        found, work = count_work(lambda: reduce_layer(*given, layout))
+        _tables.cache_clear()
+    assert work.waits == {}
+    assert work.num_kernels <= GATHERING_LAUNCHES
+    assert work.num_bytes <= GATHERING_BYTES * given[0].numel()
+    assert found.histograms.numel() == heads * NUM_BINS
+    others = sum(values.nbytes for values in found if values is not found.histograms)
+    assert others <= 0.03 * given[0].nbytes  # with the histograms, all that leaves the device
 
 
 @pytest.mark.timed

@@ -91,7 +91,7 @@ def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
     def full(path: Path, content: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parquet, "write_atomically", full)
+    monkeypatch.setattr(parquet, "write_file", full)
     with pytest.raises(OSError, match="No space left"):
         write_tables(tmp_path, PartialResult.empty())
     assert not (tmp_path / MANIFEST).exists()

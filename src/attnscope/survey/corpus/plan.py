@@ -20,7 +20,10 @@ from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.settings import Settings
 
 MIN_SHARD_BYTES = 2**16  # by default
-DEFAULT_SHARDS = 2**12  # at most about so many by default
+DEFAULT_SHARDS = 2**12  # about so many by default, or more if the shards would be larger than the next constant
+MAX_DEFAULT_SHARD_BYTES = 2**19
+"""A worker that is killed loses at most one shard, so the size of a shard is bounded by minutes of work: 2^19 bytes are
+about 130,000 tokens, which one CPU thread reads in ten minutes at 4.7 ms per token (SmolLM2-135M, docs/scale.md)."""
 MAX_SHARDS = 2**20
 
 
@@ -111,7 +114,7 @@ def plan_shards(settings: Settings) -> ShardPlan:
         raise SettingError(
             f"survey: nothing to read in {len(problems):,} files; the first, {first.file}, {first.reason}"
         )
-    shard_bytes = settings.shard_bytes or max(MIN_SHARD_BYTES, -(-size // DEFAULT_SHARDS))
+    shard_bytes = settings.shard_bytes or default_shard_bytes(size)
     if size // shard_bytes > MAX_SHARDS:
         raise SettingError(
             f"survey: shard_bytes {shard_bytes:,} would divide {size:,} bytes into more than {MAX_SHARDS:,} shards; "
@@ -120,6 +123,16 @@ def plan_shards(settings: Settings) -> ShardPlan:
     groups = _pack_into_shards(_split_large_files(portions, shard_bytes), shard_bytes)
     shards = tuple(Shard(number, spans) for number, spans in enumerate(groups))
     return ShardPlan(shards, tuple(problems), size, _fingerprint(settings, sources, shards))
+
+
+def default_shard_bytes(size: int) -> int:
+    """The size of a shard of a corpus, if the settings do not have one.
+
+    >>> [default_shard_bytes(size) // 2**10 for size in (2**20, 2**30, 2**40)]
+    [64, 256, 1024]
+    """
+    bounded = min(-(-size // DEFAULT_SHARDS), MAX_DEFAULT_SHARD_BYTES)
+    return max(MIN_SHARD_BYTES, bounded, -(-size // MAX_SHARDS))
 
 
 def _portions(source: CorpusFile, field: str) -> Iterator[_Portion | Problem]:

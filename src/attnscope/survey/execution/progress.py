@@ -18,11 +18,15 @@ class SurveyProgress:
         size: Bytes of the corpus.
         shards: The number of shards of the corpus.
         missing: The number of shards that this run has to read.
-        workers: The number of workers.
+        workers: The number of workers that the run uses, once they have started.
     """
 
     def __init__(self, *, size: int, shards: int, missing: int, workers: int) -> None:
-        self.size, self.shards, self.missing, self._workers = size, shards, missing, workers
+        self.size, self.shards, self.missing, self.workers = size, shards, missing, workers
+        self.active_workers = workers
+        """The number of workers that have started, as of the last report."""
+        self.excluded_machines: dict[str, str] = {}
+        """Machines that were given no more work, and the error of each; known at the end of a run."""
         self.tokens, self.shards_read = 0, 0
         self._seconds, self._model_seconds, self._tokens_in_read_shards = 0.0, 0.0, 0
 
@@ -31,6 +35,8 @@ class SurveyProgress:
         self.tokens += report.tokens
         self._seconds += report.seconds
         self._model_seconds += report.model_seconds
+        if report.workers is not None:
+            self.active_workers = report.workers
         if report.shard is not None:
             self.shards_read += 1
             self._tokens_in_read_shards = self.tokens
@@ -50,7 +56,7 @@ class SurveyProgress:
     @property
     def tokens_per_second(self) -> float:
         """The throughput of all workers together, without loading their models."""
-        return self.tokens * self._workers / self._seconds if self._seconds else 0.0
+        return self.tokens * self.active_workers / self._seconds if self._seconds else 0.0
 
     @property
     def overhead(self) -> float:

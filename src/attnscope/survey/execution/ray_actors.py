@@ -1,97 +1,110 @@
-"""Reads all missing shards on Ray: a pool of actors, each with the model, on this machine or on a cluster.
+"""A worker as an actor of Ray: it loads the model once, and reads shards.
 
-In: shards. Out: partial results on disk, which the actors write; an actor returns one report per shard. Ray restarts an
-actor that dies, and its shards are retried.
-Does not know: the content of a shard. Memory: a few hundred bytes per shard.
+In: settings, and shards. Out: partial results on disk, and a small `Answer` to each call. Errors are answers, too: as
+errors of Ray they would be a page long, and Ray would not say which of them a different machine may not have.
+Does not know: other actors. Memory: the model, and one batch.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import platform
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.plan import Shard, Span
-from attnscope.survey.execution.ray_cluster import connect_to_ray
+from attnscope.models.fingerprint import fingerprint_model
+from attnscope.survey.corpus.plan import Shard
 from attnscope.survey.execution.shard_reader import ShardReader
-from attnscope.survey.execution.workers import OnReport, Worker, Workers, WorkReport
+from attnscope.survey.execution.workers import AccessSettingError, Worker, Workers, WorkReport
 from attnscope.survey.folder import SurveyFolder
 from attnscope.survey.settings import Settings
+from attnscope.survey.store_paths import AnyPath, append_byte
 
 MAX_ATTEMPTS = 20
 """How often a shard is tried: one that kills every worker, for example for lack of memory, must not do so forever."""
-MAX_TASKS_PER_ACTOR = 2
-"""Shards that an actor is given at once, so that it does not wait for the next one."""
-MAX_BLOCKS = 8192
-"""Blocks of the Ray dataset; with more shards, a block has several."""
 
 
-def run_on_ray(
-    shards: Sequence[Shard], settings: Settings, folder: SurveyFolder, workers: Workers, on_report: OnReport
-) -> None:
-    """Read shards in any order; `on_report` is called after every shard."""
-    items = [{"shard": json.dumps(shard)} for shard in shards]
-    with connect_to_ray(workers), disable_progress_bars(data := import_extra("ray.data")):
-        done = data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
-            SurveyActor,  # Ray Data restarts it whenever it dies
-            fn_constructor_args=(settings, folder.path, workers, f"{time.time_ns():x}"),
-            compute=data.ActorPoolStrategy(size=workers.count, max_tasks_in_flight_per_actor=MAX_TASKS_PER_ACTOR),
-            num_cpus=workers.num_cpus,
-            num_gpus=workers.gpus or None,
-        )
-        for columns in done.iter_batches(batch_size=None, prefetch_batches=0, batch_format="numpy"):
-            for report, error in zip(*(columns[name].tolist() for name in ("report", "error")), strict=True):
-                if error:
-                    raise AttnScopeError(error)
-                on_report(WorkReport(*json.loads(report)))
+class Place(NamedTuple):
+    """Where an actor runs."""
+
+    node: str
+    """The id that Ray gave to the node."""
+    machine: str
+    """The name of the machine."""
 
 
-def disable_progress_bars(data: Any) -> AbstractContextManager[None]:
-    """Use Ray Data without its progress bars."""
-    context = data.DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    return data.DataContext.current(context)
+class Answer(NamedTuple):
+    """The result of a call, or an error."""
+
+    value: Any = None
+    error: str = ""
+    is_of_machine: bool = False
+    """Whether another machine may not have the error."""
 
 
 class SurveyActor:
-    """A worker as a Ray Data actor: maps a row with a shard to a row with a report."""
+    """A worker.
 
-    def __init__(self, settings: Settings, folder: Path, workers: Workers, run: str) -> None:
-        self._folder, self._run, self._error = SurveyFolder(folder), run, ""
-        try:
-            torch.set_num_interop_threads(1)
-            self._worker = Worker(ShardReader.load(settings, workers.device), self._folder, workers.num_threads)
-        except AttnScopeError as error:  # raised by the driver: as an error of Ray it would be a page long
-            self._error = str(error)
+    Args:
+        settings: The settings of the survey.
+        workers: The resources of each worker.
+        run: A name of this run, for the files that count attempts.
+    """
 
-    def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """Read a shard, unless its partial result is there already."""
-        number, spans = json.loads(row["shard"])
-        report = WorkReport(0, 0.0, 0.0, number)
+    def __init__(self, settings: Settings, workers: Workers, run: str) -> None:
+        self._settings, self._workers, self._run = settings, workers, run
+        self._reader: ShardReader | None = None
+        self._worker: Worker | None = None
+
+    def locate(self) -> Answer:
+        """The `Place` of this actor."""
+        return Answer(Place(import_extra("ray").get_runtime_context().get_node_id(), platform.node()))
+
+    def load(self) -> Answer:
+        """Load the model, and return its fingerprint."""
+        return answer(self._load)
+
+    def read(self, shard: Shard, folder: AnyPath) -> Answer:
+        """Read a shard, unless its partial result is there already, and return a `WorkReport`."""
+        return answer(lambda: self._read(shard, SurveyFolder(folder)))
+
+    def _load(self) -> dict[str, Any]:
+        torch.set_num_threads(self._workers.num_threads)
+        torch.set_num_interop_threads(1)
         try:
-            if not self._error and not self._folder.partial_path(number).exists():
-                report = self._attempt(Shard(number, tuple(Span(*span) for span in spans)))
+            self._reader = ShardReader.load(self._settings, self._workers.device)
         except AttnScopeError as error:
-            self._error = str(error)
-        return {"report": json.dumps(report), "error": self._error}
+            raise AccessSettingError(str(error)) from error  # another machine may have the files, or the device
+        return fingerprint_model(self._reader.model, Path(self._settings.model).name)
 
-    def _attempt(self, shard: Shard) -> WorkReport:
-        """Read a shard, unless it has failed `MAX_ATTEMPTS` times in this run."""
-        path = self._folder.attempts_path(shard.number, self._run)
-        with path.open("ab") as attempts:
-            if attempts.tell() == MAX_ATTEMPTS:
-                raise SettingError(
-                    f"survey: {MAX_ATTEMPTS} workers died while reading shard {shard.number}, which starts in "
-                    f"{shard.spans[0].file}; if memory is short, use fewer workers or a smaller --batch-tokens"
-                )
-            attempts.write(b".")
+    def _read(self, shard: Shard, folder: SurveyFolder) -> WorkReport:
+        if folder.partial_path(shard.number).exists():
+            return WorkReport(0, 0.0, 0.0, shard.number)
+        assert self._reader is not None
+        if self._worker is None:
+            self._worker = Worker(self._reader, folder, self._workers.num_threads)
+        path = folder.attempts_path(shard.number, self._run)
+        if append_byte(path) == MAX_ATTEMPTS:
+            raise SettingError(
+                f"survey: {MAX_ATTEMPTS} workers died while reading shard {shard.number}, which starts in "
+                f"{shard.spans[0].file}; if memory is short, use fewer workers or a smaller --batch-tokens"
+            )
         report = self._worker.work(shard)
         path.unlink(missing_ok=True)
         return report
+
+
+def answer(action: Callable[[], Any]) -> Answer:
+    """Call a function; its result or its error as an `Answer`."""
+    try:
+        return Answer(action())
+    except AttnScopeError as error:
+        return Answer(error=str(error), is_of_machine=isinstance(error, AccessSettingError))
+    except Exception as error:  # of a device or a library; the next machine may be sound
+        first = str(error).strip().partition("\n")[0]
+        message = f"survey: the machine {platform.node()} failed: {type(error).__name__}: {first}"
+        return Answer(error=message, is_of_machine=True)

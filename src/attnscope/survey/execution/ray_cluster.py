@@ -8,6 +8,7 @@ Does not know: the tasks. Memory: that of Ray's own processes.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -48,12 +49,13 @@ def connect_to_ray(workers: Workers) -> Iterator[None]:
             stack.enter_context(preserve_sigterm())  # Ray installs its own handler
             stack.callback(ray.shutdown)
             start_ray(ray, workers)
-        check_resources(ray.cluster_resources(), workers)
+            if workers.address is None:  # any other cluster may grow
+                check_resources(ray.cluster_resources(), workers)
         yield
 
 
 def check_resources(available: dict[str, float], workers: Workers) -> None:
-    """Raise an error if Ray has fewer CPUs or GPUs than the workers need: it would wait forever.
+    """Raise an error if a cluster that cannot grow has fewer CPUs or GPUs than the workers need.
 
     >>> check_resources({"CPU": 2.0}, Workers(count=4, threads=1))
     Traceback (most recent call last):
@@ -137,6 +139,7 @@ def start_ray(ray: Any, workers: Workers) -> None:
             if not is_slow or time.monotonic() - start >= START_SECONDS:
                 first = str(error).strip().partition("\n")[0]
                 raise SettingError(f"survey: cannot {task}: {first}") from error
+        collect_processes()
 
 
 def ray_processes() -> set[int]:
@@ -158,6 +161,13 @@ def end_processes(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def collect_processes() -> None:
+    """Delete Ray's handles of processes that have been killed; later, each would be a ResourceWarning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _parent(place: Path) -> int | None:
@@ -217,11 +227,10 @@ def silence_ray() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", module=r"ray\b")
-        import_extra("ray.data")  # configures its loggers on import
-        for name in ("ray", "ray.data"):
-            logger = logging.getLogger(name)
-            stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(logging.CRITICAL)
+        import_extra("ray")  # configures its loggers on import
+        logger = logging.getLogger("ray")
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
         yield
 
 

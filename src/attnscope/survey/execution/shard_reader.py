@@ -69,7 +69,7 @@ class ShardReader:
             SettingError: The device is not available.
         """
         check_device(device)
-        model, tokenizer = load(settings.model)
+        model, tokenizer = load(settings.model, progress=False)
         if tokenizer is None:
             raise UnsupportedError(f"survey: {settings.model} has no tokenizer")
         if isinstance(model, Seq2Seq) or getattr(getattr(model, "config", None), "is_encoder_decoder", False):

@@ -25,6 +25,10 @@ from attnscope.survey.partials.partial import PartialResult
 from attnscope.survey.partials.partial_files import save_partial
 
 
+class AccessSettingError(SettingError):
+    """A machine cannot access what a worker needs, which another machine perhaps can."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """How many processes run a survey, and with which resources.
@@ -51,8 +55,11 @@ class Workers:
     address: str | None = None
     """The address of a running Ray cluster; None starts a local one if there are several workers."""
 
+    start_timeout: float = 900.0
+    """Seconds to wait for Ray to start a first worker: a cluster that scales from zero nodes needs minutes."""
+
     def __post_init__(self) -> None:
-        for name, minimum in (("count", 1), ("threads", 1), ("gpus", 0)):
+        for name, minimum in (("count", 1), ("threads", 1), ("gpus", 0), ("start_timeout", 0)):
             value = getattr(self, name)
             if value is not None and value < minimum:
                 shown = "workers" if name == "count" else name
@@ -91,6 +98,8 @@ class WorkReport(NamedTuple):
     """The part of them that was spent in the model."""
     shard: int | None = None
     """The number of the shard, in its last report."""
+    workers: int | None = None
+    """The number of workers at this time, if it changes."""
 
 
 OnReport = Callable[[WorkReport], object]
@@ -122,7 +131,7 @@ class Worker:
             The last report of the shard: the work since the last call of `on_report`, or all of it.
 
         Raises:
-            SettingError: The shard could not be read or saved, also when retried; nothing of it was saved.
+            AccessSettingError: The shard could not be read or saved, also when retried; nothing of it was saved.
             CheckpointError: A file of the shard has changed.
         """
         timer = ReportTimer(self._last, self.reader)
@@ -135,14 +144,16 @@ class Worker:
         try:
             return retry_access(lambda: self._read_and_save(shard, on_batch))
         except OSError as error:
-            raise SettingError(
+            raise AccessSettingError(
                 f"survey: the machine {platform.node()} could not read shard {shard.number}, or save its partial "
                 f"result: {error}; fix this, and run the same command again to resume"
             ) from error
 
     def _read_and_save(self, shard: Shard, on_batch: Callable[[int], object] | None) -> PartialResult:
         partial = read_shard(shard, self.reader, on_batch)
-        save_partial(partial, self.folder.partial_path(shard.number))
+        path = self.folder.partial_path(shard.number)
+        if not path.exists():  # otherwise another worker read a copy; on other hardware, its rounding may differ
+            save_partial(partial, path)
         return partial
 
 

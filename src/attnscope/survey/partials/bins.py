@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attnscope.extras import import_extra
 
@@ -55,23 +57,12 @@ class Bins:
         rounded = np.where(rounded > self.edges, np.nextafter(rounded, np.float32(-np.inf)), rounded)
         return np.append(rounded[:-1], np.float32(np.inf))
 
-    def find(self, values: NDArray[np.float32]) -> NDArray[np.int16]:
-        """The bin of each value, from a lookup table: six times as fast as a binary search.
-
-        Floats with the same upper 16 bits (sign, exponent and 7 bits of mantissa) are less than 1 % apart. Bins are 4 %
-        wide, so at most one limit lies between such floats, and one comparison decides.
-        """
-        found = self._lookup_table.take(values.view(np.uint32) >> HALF_BITS)
-        found += values > self.limits.take(found)
-        return found
-
     @cached_property
-    def _lookup_table(self) -> NDArray[np.int16]:
+    def lookup_table(self) -> NDArray[np.int64]:
         """For each upper half of the bits, the bin of the smallest float that starts with it; 0 for negative ones."""
         halves = np.arange(2**HALF_BITS, dtype=np.uint32) << HALF_BITS
         positive = halves < np.float32(np.inf).view(np.uint32)
-        found = np.searchsorted(self.limits, np.where(positive, halves, 0).view(np.float32))
-        return found.astype(np.int16)
+        return np.searchsorted(self.limits, np.where(positive, halves, 0).view(np.float32))
 
     @cached_property
     def centers(self) -> NDArray[np.float64]:
@@ -117,6 +108,33 @@ BIN_OFFSETS = dict(zip(STATISTICS, np.cumsum([0, *map(len, STATISTICS.values())]
 """The offset of the bins of each statistic in a histogram row, which concatenates all statistics."""
 
 NUM_BINS = sum(map(len, STATISTICS.values()))
+
+
+def find_bins(values: Tensor) -> Tensor:
+    """The bin of each value in a histogram row, from a lookup table: six times as fast as a binary search.
+
+    Floats with the same upper 16 bits (sign, exponent and 7 bits of mantissa) are less than 1 % apart. Bins are 4 %
+    wide, so at most one limit lies between such floats, and one comparison decides.
+
+    Args:
+        values: Finite float32 scores (statistics, ...) in the order of `STATISTICS`, on any device.
+
+    Returns:
+        Bins of the same shape, on the same device; those of a statistic start at its offset.
+    """
+    table, limits = _tables(values.device)
+    rows = torch.arange(len(STATISTICS), device=values.device).view(-1, *(1,) * (values.ndim - 1))
+    halves = (values.view(torch.int32) >> HALF_BITS) & (2**HALF_BITS - 1)
+    found = table.take(halves + (rows << HALF_BITS))
+    return found + (values > limits.take(found))
+
+
+@cache
+def _tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The lookup tables (statistics * 2**16,) and the upper limits (NUM_BINS,) of the bins of a histogram row."""
+    tables = np.concatenate([bins.lookup_table + BIN_OFFSETS[name] for name, bins in STATISTICS.items()])
+    limits = np.concatenate([bins.limits for bins in STATISTICS.values()])
+    return torch.from_numpy(tables).to(device), torch.from_numpy(limits).to(device)
 
 
 def select_bins(histograms: NDArray[np.int64], statistic: str) -> NDArray[np.int64]:

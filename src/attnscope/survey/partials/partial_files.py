@@ -15,13 +15,11 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError
 from attnscope.models.json_fields import Fields
 from attnscope.models.json_files import parse_json
@@ -37,6 +35,7 @@ from attnscope.survey.partials.examples import (
 )
 from attnscope.survey.partials.moments import Moments
 from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, Problems
+from attnscope.survey.store_paths import AnyPath, write_file
 
 MAGIC = b"attnscope survey partial 2\n"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -49,13 +48,13 @@ TOKEN_FIELDS = ("ids", "ends")
 INTEGERS = {dtype: dtype for dtype in ("|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8")}
 
 
-def save_partial(partial: PartialResult, path: Path) -> None:
+def save_partial(partial: PartialResult, path: AnyPath) -> None:
     """Write a partial result; a process that is killed meanwhile leaves no incomplete file under this name."""
     content = zlib.compress(_encode(partial), COMPRESSION_LEVEL)
-    write_atomically(path, MAGIC + hashlib.sha256(content).digest() + content)
+    write_file(path, MAGIC + hashlib.sha256(content).digest() + content)
 
 
-def load_partial(path: Path) -> PartialResult:
+def load_partial(path: AnyPath) -> PartialResult:
     """Read a partial result.
 
     Raises:
@@ -73,7 +72,7 @@ def load_partial(path: Path) -> PartialResult:
     return _decode(path, _decompress(path, rest))
 
 
-def _decompress(path: Path, content: bytes) -> bytes:
+def _decompress(path: AnyPath, content: bytes) -> bytes:
     """Decompress the content of a file, up to a limit that grows with its size."""
     limit = MIN_LIMIT + MAX_RATIO * len(content)
     decompressor = zlib.decompressobj()
@@ -111,7 +110,7 @@ def _encode(partial: PartialResult) -> bytes:
     return b"".join([len(text).to_bytes(LENGTH_BYTES, "little"), text, *map(_byte_planes, arrays.values())])
 
 
-def _decode(path: Path, content: bytes) -> PartialResult:
+def _decode(path: AnyPath, content: bytes) -> PartialResult:
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     header = parse_json(content[LENGTH_BYTES:start].decode("ascii", "replace"), path, advice=REMEDY)
     fields = Fields(header, source=str(path), advice=REMEDY)

@@ -13,12 +13,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.checked_json import encode_checked_json, remove_checksum
 from attnscope.models.json_fields import Fields, short_repr
@@ -30,6 +28,7 @@ from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
 from attnscope.survey.partials.examples import NUM_TOP, SAMPLE_SIZE
 from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, Problems
 from attnscope.survey.settings import Settings
+from attnscope.survey.store_paths import AnyPath, write_file
 from attnscope.version import __version__
 
 FORMAT = 2
@@ -50,7 +49,7 @@ class TableFile(NamedTuple):
 
 
 def write_manifest(
-    folder: Path,
+    folder: AnyPath,
     merged: PartialResult,
     plan: ShardPlan,
     settings: Settings,
@@ -68,7 +67,7 @@ def write_manifest(
         tables: What `write_tables` returned.
     """
     content = describe_survey(merged, plan, settings, fingerprint, tables)
-    write_atomically(folder / MANIFEST, encode_checked_json(content))
+    write_file(folder / MANIFEST, encode_checked_json(content))
 
 
 def describe_survey(
@@ -113,7 +112,7 @@ def describe_survey(
     }
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: AnyPath) -> dict[str, Any]:
     """Read the manifest of a survey.
 
     Returns:

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.atomic_files import write_atomically
 from attnscope.extras import import_extra
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from attnscope.survey.partials.bins import NUM_BINS, STATISTICS, select_bins
 from attnscope.survey.partials.examples import NO_PASSAGE
 from attnscope.survey.partials.partial import PartialResult
+from attnscope.survey.store_paths import AnyPath, write_file
 from attnscope.survey.tables.manifest import TableFile
 
 ROW_GROUP_SIZE = 2**16  # reading one head reads only its row group
@@ -49,7 +48,7 @@ COLUMNS = {
 """The columns of each table, with their Arrow types."""
 
 
-def write_tables(folder: Path, merged: PartialResult) -> dict[str, TableFile]:
+def write_tables(folder: AnyPath, merged: PartialResult) -> dict[str, TableFile]:
     """Write all four tables. This removes the manifest first; write it again afterwards.
 
     Returns:
@@ -65,7 +64,7 @@ def write_tables(folder: Path, merged: PartialResult) -> dict[str, TableFile]:
     ):
         table = _to_table(name, columns)
         content = _encode(name, table)
-        write_atomically(folder / name, content)
+        write_file(folder / name, content)
         written[name] = TableFile(len(content), len(table), hashlib.sha256(content).hexdigest())
     return written
 

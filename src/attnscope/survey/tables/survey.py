@@ -22,7 +22,8 @@ from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from attnscope.survey.partials.bins import STATISTICS
-from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP
+from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP, SAMPLE_SIZE, sampling_priorities
+from attnscope.survey.store_paths import AnyPath, StorePath, report_access, to_local_folder, to_path
 from attnscope.survey.tables.manifest import read_manifest, table_files
 from attnscope.survey.tables.table_reader import Filters, TableReader
 
@@ -136,13 +137,15 @@ class _Index(NamedTuple):
 class Survey:
     """The statistics of every head of a model over a corpus. Tables are read on access."""
 
-    folder: Path
+    folder: AnyPath
     manifest: dict[str, Any]
 
     @cached_property
     def tables(self) -> TableReader:
-        """Reads the tables of this survey."""
-        return TableReader(self.folder, table_files(self.manifest))
+        """Reads the tables of this survey; those in an object store are copied once, to a temporary folder."""
+        files = table_files(self.manifest)
+        local = to_local_folder(self.folder, {name: file.size for name, file in files.items()}, owner=self)
+        return TableReader(local, files, self.folder)
 
     @cached_property
     def heads(self) -> HeadTable:
@@ -248,6 +251,26 @@ class Survey:
         """The passage with the number that examples refer to, or None."""
         return self._passages({number}).get(number) if 0 <= number < MAX_PASSAGE else None
 
+    def sample(self, count: int) -> list[Passage]:
+        """The first passages of the random sample of the corpus, in random order.
+
+        The sample has the lowest priorities of the corpus. The table also has passages with high scores, so the lowest
+        priorities in the table are those of the sample.
+
+        Args:
+            count: How many passages to read, at most `SAMPLE_SIZE`; a smaller corpus has fewer.
+
+        Raises:
+            SettingError: The sample has fewer passages than `count` can ask for.
+        """
+        if not 1 <= count <= SAMPLE_SIZE:
+            raise SettingError(f"survey: a sample has 1 to {SAMPLE_SIZE} passages, got {count}")
+        numbers = self.tables.read(PASSAGES, ["passage"]).column(0).to_numpy()
+        priorities = sampling_priorities(self.manifest["settings"].get("seed", 0), numbers.tolist())
+        first = numbers[np.lexsort((numbers, priorities))][:count].tolist()
+        found = self._passages(set(first))
+        return [found[number] for number in first]
+
     def _passages(self, numbers: set[int]) -> dict[int, Passage]:
         found = self.tables.read(PASSAGES, Passage._fields, {"passage": numbers})
         if len(found) > len(numbers):
@@ -292,14 +315,15 @@ class Survey:
         self.heads.head_scores(layer, head)
 
 
-def open_survey(folder: str | Path) -> Survey:
+def open_survey(folder: str | Path | StorePath) -> Survey:
     """Open a finished survey.
 
     Standard errors treat each passage as one sample. Passages of the same document are correlated, so if documents have
     many passages, the true error is larger.
 
     Args:
-        folder: The folder that `attnscope survey run MODEL CORPUS... --out FOLDER` or `run_survey` wrote.
+        folder: The folder that `attnscope survey run MODEL CORPUS... --out FOLDER` or `run_survey` wrote, or its URL in
+            an object store, of which the tables are copied to a temporary folder.
 
     Returns:
         The survey. The checksums of its tables have been verified; their rows are read on access.
@@ -308,16 +332,19 @@ def open_survey(folder: str | Path) -> Survey:
         SettingError: The folder is not a survey, or the survey is not finished.
         CheckpointError: A file is missing or damaged, or another version of AttnScope wrote the survey.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise SettingError(f"{folder} is not a folder; give the folder of a survey: attnscope survey run")
-    if not (folder / MANIFEST).exists():
-        if (folder / SURVEY).exists():
-            raise SettingError(f"the survey in {folder} is not finished; run the same command again, which resumes it")
-        raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
-    survey = Survey(folder, read_manifest(folder))
-    for name in TABLES:
-        survey.tables.verify(name)
+    folder = to_path(folder)
+    with report_access(folder):
+        if not folder.is_dir():
+            raise SettingError(f"{folder} is not a folder; give the folder of a survey: attnscope survey run")
+        if not (folder / MANIFEST).exists():
+            if (folder / SURVEY).exists():
+                raise SettingError(
+                    f"the survey in {folder} is not finished; run the same command again, which resumes it"
+                )
+            raise SettingError(f"{folder} is not a survey (no {MANIFEST}); attnscope survey run makes one")
+        survey = Survey(folder, read_manifest(folder))
+        for name in TABLES:
+            survey.tables.verify(name)
     return survey
 
 

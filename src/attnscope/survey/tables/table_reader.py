@@ -22,6 +22,7 @@ from attnscope.extras import import_extra
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, PASSAGES
 from attnscope.survey.partials.bins import NUM_BINS, STATISTICS
 from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP, SAMPLE_SIZE
+from attnscope.survey.store_paths import AnyPath
 from attnscope.survey.tables.manifest import REMEDY, TableFile
 from attnscope.survey.tables.parquet import COLUMNS, PASSAGES_PER_GROUP, QUANTILES, ROW_GROUP_SIZE, table_schema
 
@@ -42,10 +43,11 @@ class TableReader:
     Args:
         folder: The folder of the survey.
         files: What the manifest states about each table.
+        source: The folder that errors name, if `folder` is a copy of it.
     """
 
-    def __init__(self, folder: Path, files: Mapping[str, TableFile]) -> None:
-        self._folder, self._files = folder, files
+    def __init__(self, folder: Path, files: Mapping[str, TableFile], source: AnyPath | None = None) -> None:
+        self._folder, self._files, self._source = folder, files, source or folder
         self._verified: dict[str, tuple[int, int, int]] = {}
 
     def verify(self, name: str) -> None:
@@ -87,7 +89,7 @@ class TableReader:
 
     def damaged(self, name: str, fault: str) -> CheckpointError:
         """The error for a damaged table."""
-        return CheckpointError(f"{self._folder / name} is damaged: {' '.join(fault.split())[:200]}; {REMEDY}")
+        return CheckpointError(f"{self._source / name} is damaged: {' '.join(fault.split())[:200]}; {REMEDY}")
 
     def _check_rows(self, name: str) -> None:
         """Compare the number of rows in the manifest with what a model can have."""
@@ -147,7 +149,7 @@ class TableReader:
         except CheckpointError:
             raise
         except FileNotFoundError as error:
-            raise CheckpointError(f"{self._folder / name} not found, but the survey is finished; {REMEDY}") from error
+            raise CheckpointError(f"{self._source / name} not found, but the survey is finished; {REMEDY}") from error
         except (import_extra("pyarrow").ArrowException, OSError, ValueError, KeyError, TypeError) as error:
             raise self.damaged(name, str(error)) from error
 

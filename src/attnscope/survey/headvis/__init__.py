@@ -1,0 +1,1 @@
+"""Export of surveys and traces as the HeadVis data tree that Neuronpedia documents."""
