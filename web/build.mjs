@@ -30,6 +30,8 @@ async function built() {
     ...(await splitPage()).minified,
     script("explorer.js", "src/main.ts"),
     script("loader.js", "src/loader.ts"),
+    script("site.js", "src/site/main.ts"),
+    script("site_worker.js", "src/site/worker.ts"),
     script("survey.js", "src/survey/main.ts"),
     script("watch.js", "src/watch/main.tsx"),
     script("steps.js", "src/steps/main.tsx"),
@@ -81,7 +83,7 @@ async function splitPage() {
 
 /** Terser after esbuild: a twentieth less to load. */
 async function shrink([name, bytes, inputs]) {
-  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 2, keep_fargs: false } });
+  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 3, keep_fargs: false } });
   return [name, Buffer.from(inputs.some((path) => path.includes("node_modules/preact/")) ? preactLicense() + code : code)];
 }
 

@@ -145,7 +145,7 @@ ALL = [name for names in SECTIONS.values() for name in names]
         (("su",), ["survey"]),
         (("",), ALL),
         (("--v",), ["--version"]),
-        (("survey", ""), ["run", "show", "diff"]),
+        (("survey", ""), ["run", "show", "diff", "export"]),
         (("survey", "show", "--hea"), ["--head"]),
         (("lab", "ch"), ["check"]),
         (("train", "re"), ["reversal"]),

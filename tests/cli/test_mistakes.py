@@ -57,7 +57,10 @@ MISTAKES = {
         ["survey", "shw", "x"],
         "survey: unknown command 'shw' (did you mean 'show'?); see attnscope survey --help",
     ),
-    "a survey without run": (["survey", ".", "--ou", "x"], "survey: unknown command '.' (expected run, show or diff)"),
+    "a survey without run": (
+        ["survey", ".", "--ou", "x"],
+        "survey: unknown command '.' (expected run, show, diff or export)",
+    ),
     "an option that is cut short": (
         ["survey", "run", ".", "words.txt", "--ou", "x"],
         "survey run: unknown option --ou (did you mean --out?); see attnscope survey run --help",
@@ -86,7 +89,7 @@ MISTAKES = {
     ),
     "a shell that is not known": (["completion", "tcsh"], "unknown shell 'tcsh' (expected bash, zsh or fish)"),
     "a folder for a text": (["look", "trace2", "folder"], "folder is a folder; expected a text"),
-    "a picture for a text": (["look", "m", "picture.png"], "is not UTF-8 text: invalid start byte at byte 0"),
+    "a picture for a text": (["look", "m", "picture.png"], "picture.png cannot be read as an image"),
     "a picture for a prompt": (["generate", "m", "-"], "standard input is not UTF-8 text"),
     "a text for a model": (["generate", "words.txt", "x"], "give the folder that holds config.json and"),
     "a model that is none": (["generate", "model.gguf", "x"], "model.gguf is not a GGUF file"),

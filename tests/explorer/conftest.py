@@ -46,10 +46,19 @@ _until_directory_ends = ExitStack()
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Close the browser after the last test of this directory: while it runs, others cannot use an event loop."""
-    if nextitem is None or not nextitem.path.is_relative_to(Path(__file__).parent):
-        _browsers.clear()
-        _until_directory_ends.close()
+    """Close the browser before tests of other directories: while it runs, they cannot use an event loop."""
+    if nextitem is not None and not nextitem.path.is_relative_to(Path(__file__).parent):
+        close_browser()
+
+
+def pytest_sessionfinish() -> None:
+    """Close the browser here if no test follows: the last one may run again."""
+    close_browser()
+
+
+def close_browser() -> None:
+    _browsers.clear()
+    _until_directory_ends.close()
 
 
 @pytest.fixture(scope="module")

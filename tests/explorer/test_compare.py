@@ -435,6 +435,27 @@ def test_a_pinned_pair_is_compared_with_the_same_words_of_the_other_text(browser
         )
 
 
+# The lines of text in each control, and how far it is out of the bar.
+CONTROLS = """() => {
+  const bar = document.querySelector(".compare-bar"), { right } = bar.getBoundingClientRect();
+  const controls = [...bar.querySelectorAll("button, strong, .field > span")].filter((one) => one.checkVisibility());
+  return controls.map((one) => {
+    const range = document.createRange();
+    range.selectNodeContents(one);
+    const lines = new Set([...range.getClientRects()].map((line) => line.top)).size;
+    return [one.innerText, lines, Math.max(0, one.getBoundingClientRect().right - right)];
+  });
+}"""
+
+
+def test_every_control_of_a_comparison_is_in_view_on_one_line(browser: Browser, texts: Any) -> None:
+    with two_texts(browser, texts, "&pin=q20,k4", width=1280, height=720) as page:
+        until(page, lambda: "Pinned" in page.inner_text(".compared-words"), "the words")
+        controls = page.evaluate(CONTROLS)
+        assert "Stop comparing" in [name for name, _, _ in controls]
+        assert [control for control in controls if control[1:] != [1, 0]] == []
+
+
 def common() -> int:
     """The length of the longest common subsequence, in the plainest way."""
     lengths = [[0] * (len(OTHER_TEXT) + 1) for _ in range(len(ONE_TEXT) + 1)]

@@ -99,6 +99,24 @@ def test_links_that_are_practically_zero_are_not_listed_and_numbers_are_written_
     assert told[-1] == "3.1×10⁻⁶"
 
 
+# Of each passage: whether its text before the token is cut, whether a sign says so, and the room left of its row.
+CUT_BEFORE = """() => [...document.querySelectorAll(".side-query .strongest .kwic > :first-child")].map((before) => {
+  const { display, textOverflow, direction } = getComputedStyle(before);
+  const row = before.closest("button"), room = before.getBoundingClientRect().left - row.getBoundingClientRect().left;
+  const says = textOverflow === "ellipsis" && display !== "flex" && direction === "rtl";
+  return [before.scrollWidth > before.clientWidth + 1, says, room];
+})"""
+
+
+def test_passages_that_are_cut_say_so_and_the_mark_of_a_row_leaves_its_text_free(page: Page) -> None:
+    until(page, page.locator(".side-query .strongest .kwic").count, "the strongest keys")
+    page.evaluate("document.querySelector('.inspector').style.width = '180px'")
+    rows = page.evaluate(CUT_BEFORE)
+    assert any(cut for cut, _, _ in rows)
+    assert all(says for cut, says, _ in rows if cut)
+    assert min(room for _, _, room in rows) >= 4
+
+
 def test_a_span_has_the_sum_of_its_weights(page: Page, trace: Trace) -> None:
     change(page, pinKey=4, pinKeyEnd=19)
     until(page, lambda: "the sum over 16 keys" in page.inner_text(".cell-panel"), "the span")
@@ -152,7 +170,8 @@ def test_the_steps_of_a_weight_are_those_of_the_softmax_and_of_its_value(page: P
     told_weight, norm, result = re.fullmatch(r"(\S+) × (\S+) = (\S+)", steps["× |v|"]).groups()  # type: ignore[union-attr]
     assert is_shown(told_weight, weight)
     assert number(result) == pytest.approx(weight * float(norm), rel=0.06)
-    assert page.get_attribute(".why a", "href") == "/steps"
+    address = f"#stage=trace&trace={state(page)['trace']}&layer={LAYER}&head={HEAD}&query={QUERY}&key={KEY}"
+    assert page.get_attribute(".why a", "href") == f"/steps{address}"
     bars = page.locator(".frequencies rect")
     assert bars.count() == 4, "half as many as a head has components"
     # The same values weigh the strongest keys of the query.

@@ -229,6 +229,18 @@ def test_the_table_holds_every_score_of_every_head(
     }
 
 
+def test_the_arrow_of_the_first_column_is_in_view(browser: Browser, small: Handle) -> None:
+    with heads_shown(browser, small, "as=table") as page:
+        arrow = "getComputedStyle(document.querySelector('[aria-sort=ascending] button'), '::before')"
+        assert page.evaluate(f"{arrow}.content") == '"↑"'
+        room, needed = page.evaluate(f"""() => {{
+          const first = document.querySelector("[aria-sort=ascending] button").getBoundingClientRect().left;
+          const frame = document.querySelector(".heads-table").getBoundingClientRect().left;
+          return [first - frame, -parseFloat({arrow}.marginLeft)];
+        }}""")
+        assert room >= needed > 0
+
+
 @pytest.mark.slow
 def test_a_column_orders_the_table_and_says_so(
     browser: Browser, small: Handle, scored: dict[str, dict[str, float]]

@@ -369,7 +369,7 @@ def test_the_question_mark_lists_every_key_that_does_anything(page: Page) -> Non
     listed = set(page.locator(f"{HELP} kbd").all_inner_texts())
     printed = {"ArrowLeft": "←", "ArrowRight": "→", "ArrowUp": "↑", "ArrowDown": "↓", "Escape": "Esc"}
     wanted = {f"Shift {printed[key[6:]]}" if key.startswith("Shift+") else printed.get(key, key) for key in EVERY_KEY}
-    assert wanted - {"S"} | {"/", "g", "?", "p", "Ctrl Z", "Ctrl Shift Z", "Shift ↑", "Shift →"} == listed
+    assert wanted - {"S"} | {"/", "g", "?", "o", "p", "Ctrl Z", "Ctrl Shift Z", "Shift ↑", "Shift →"} == listed
     assert all(page.locator(f"{HELP} td").all_inner_texts()), "each with words"
     page.keyboard.press("Escape")
     assert not page.is_visible(HELP)

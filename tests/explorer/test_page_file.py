@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnscope.cli.main import main
 from attnscope.errors import SettingError
+from attnscope.recording import Trace
 from tests.explorer.serving import small_trace
 
 ROOM = 50_000  # bytes: less than any page has
@@ -62,3 +64,14 @@ def test_a_page_is_written_through_a_link_but_not_over_something_that_is_no_file
     with pytest.raises(SettingError, match="expected a file"):
         trace.save_page(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_page_without_a_head_opens_on_the_most_distinctive_one(tmp_path: Path) -> None:
+    uniform = torch.ones(24, 24).tril()
+    previous = torch.eye(24).roll(1, 0).tril() + 1e-3 * uniform
+    layers = [torch.stack([uniform, uniform]), torch.stack([uniform, previous])]
+    trace = Trace.from_attentions([(one / one.sum(-1, keepdim=True))[None] for one in layers])
+    trace.save_page(tmp_path / "page.html")
+    assert re.search(r'data-at="#1/[^/]+/L1H1/map"', (tmp_path / "page.html").read_text())
+    trace.save_page(tmp_path / "page.html", layer=1)
+    assert "/L1H0/map" in (tmp_path / "page.html").read_text()

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from playwright.sync_api import Browser, Page
 
+from attnscope.explorer.library.library import Library
+from attnscope.recording import Trace
 from tests.explorer.browser import needs_chromium, opened
 from tests.explorer.heads_page import heads_shown, pixels
 from tests.explorer.pages import MAP, change, drawn, focus_map, fragment, shown, state, until, visible
@@ -178,6 +181,22 @@ def test_in_presentation_size_everything_is_larger_and_the_pointer_is_where_it_p
         page.click("summary:has-text('View')")
         page.click("button:has-text('Presentation size')")
         assert not state(page)["large"]
+
+
+def test_in_presentation_size_the_map_of_a_model_with_many_heads_is_in_the_window(browser: Browser) -> None:
+    torch.manual_seed(0)
+    weights = {f"layer {layer}": torch.rand(1, 9, 40, 40).tril().softmax(-1).tril() for layer in range(30)}
+    library = Library()
+    library.add(Trace.from_attentions(weights), name="many")
+    with (
+        serving(library, page=True) as handle,
+        shown(browser, f"{handle.url}#1/-/L3H2/map?pin=q30,k1&large=1", width=1280, height=720) as page,
+    ):
+        drawn(page)
+        box = page.locator("canvas.map-heat").bounding_box()
+        assert box
+        assert visible(page) == {"query": [0, 40], "key": [0, 40]}
+        assert 200 < box["height"] < box["y"] + box["height"] < 720
 
 
 def test_the_pinned_pair_is_marked_on_every_small_picture(browser: Browser, small: Handle) -> None:

@@ -146,6 +146,20 @@ def test_rows_and_columns_carry_the_tokens(page: Page, truth: Trace) -> None:
         assert labels.count(text.replace(" ", "·")) >= 2, f"{text!r} is a row and a column"
 
 
+# Of each example: how far it is out of view, and whether its text is cut without dots.
+CROPPED = """() => [...document.querySelectorAll(".presets button")].map((one) => {
+  const row = one.closest(".presets").getBoundingClientRect(), style = getComputedStyle(one);
+  const hidden = one.scrollWidth > one.clientWidth && style.textOverflow !== "ellipsis";
+  return [Math.max(0, Math.round(one.getBoundingClientRect().right - row.right)), hidden];
+})"""
+
+
+def test_all_examples_are_in_view_beside_a_text(page: Page) -> None:
+    typed(page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.evaluate(CROPPED) == [[0, False]] * page.locator(".presets button").count()
+
+
 def test_an_example_opens_the_head_that_shows_it_beside_the_same_head_of_the_baseline(
     page: Page, served: Handle
 ) -> None:

@@ -14,9 +14,12 @@ from playwright.sync_api import Browser, Page
 
 from attnscope import attend
 from attnscope.explorer.library.example import example
+from attnscope.recording import Trace
+from attnscope.recording.layers.recorded import Layer
 from tests.explorer.browser import WATCH_POLICY, needs_chromium
-from tests.explorer.pages import shown, until
-from tests.explorer.serving import serving, small_trace
+from tests.explorer.model_sessions import make_session, small
+from tests.explorer.pages import in_trouble, shown, until
+from tests.explorer.serving import Handle, serving, small_trace
 from tests.explorer.test_access import needs_axe, violations_in_every_look
 
 pytestmark = needs_chromium
@@ -212,3 +215,90 @@ def test_the_explorer_serves_the_page(browser: Browser) -> None:
         with shown(browser, f"{handle.base}/steps#stage=sentence") as page:
             page.click("text=Show all steps")
             assert "attnscope lab run scaling" in page.inner_text("[data-step=scale]")
+
+
+LAYER, HEAD, QUERY, KEY = 1, 2, 25, 7
+
+
+@pytest.fixture(scope="module")
+def pinned() -> Iterator[tuple[Handle, Trace]]:
+    """The server of a model with a trace of it, which has values."""
+    session = make_session(small(torch.float32))
+    trace = session.run("the dog that bit the man fled")
+    with serving(trace, session, page=True) as handle:
+        yield handle, trace
+
+
+@contextmanager
+def pinned_steps(browser: Browser, handle: Handle, key: int = KEY, **options: Any) -> Iterator[Page]:
+    """The page of steps with a pair of the trace."""
+    trace_id = handle.get("/api/1/session").json["traces"][0]["trace"]
+    address = f"#stage=trace&trace={trace_id}&layer={LAYER}&head={HEAD}&query={QUERY}&key={key}"
+    token = handle.url.partition("#")[2]
+    with shown(browser, f"{handle.base}/steps#{token}{address}", opening=True, **options) as page:
+        page.wait_for_selector(".trace-keys")
+        yield page
+
+
+def test_a_pinned_pair_of_a_trace_is_computed_from_its_vectors(browser: Browser, pinned: tuple[Handle, Trace]) -> None:
+    handle, trace = pinned
+    weights = trace[LAYER].batch(0).head(HEAD)[QUERY]
+    recorded = trace.layers[f"blocks.{LAYER}.attention"]
+    assert isinstance(recorded, Layer)
+    call = recorded.merge_calls()
+    assert call.value is not None
+    trace_id = handle.get("/api/1/session").json["traces"][0]["trace"]
+    with shown(browser, f"{handle.url}#1/{trace_id}/L{LAYER}H{HEAD}/map?pin=q{QUERY},k{KEY}") as page:
+        page.click(".why summary")
+        page.click(".why a")
+        page.wait_for_selector(".trace-keys")
+        assert page.locator(".trace-keys .next-share").first.inner_text() == "?", "the weights are to be predicted"
+        page.click("[data-step=products] >> text=Show without a prediction")
+        dot = float(call.query[0, HEAD, QUERY] @ call.key[0, HEAD // 2, KEY])
+        assert result(page, "dot") == pytest.approx(dot, abs=1e-3)
+        page.click("text=Show all steps")
+        shown_weight = float(page.get_attribute("[data-result=weight]", "title") or "nan")
+        assert shown_weight == pytest.approx(float(weights[KEY]), abs=1e-6)
+        row = numbers(page, "All keys: exp, weight", 1)
+        names = page.locator(".trace-keys button").all_inner_texts()
+        positions = [int(name.split()[0]) for name in names]
+        assert row[: len(positions)] == pytest.approx(weights[positions].tolist(), abs=1e-6)
+        rest = float(weights.double().sum() - weights[positions].double().sum())
+        assert "all 18 other keys" in page.inner_text(".trace-keys")
+        assert row[len(positions) :] == [pytest.approx(rest, abs=1e-6)]
+        output = weights @ call.value[0, HEAD // 2]
+        assert numbers(page, "Output of the head") == pytest.approx(output.tolist(), abs=1e-5)
+        added = handle.get(f"/api/1/{trace_id}/{LAYER}/{HEAD}/projection?query={QUERY}").json["output"]
+        page.click("summary:has-text('Added to the residual stream')")
+        assert numbers(page, "Added to the residual stream") == pytest.approx(added, abs=1e-6)
+        page.click(".trace-keys button >> nth=0")
+        until(page, lambda: f"key={positions[0]}" in page.evaluate("location.hash"), "another key")
+        assert result(page, "weight") == pytest.approx(float(weights[positions[0]]), abs=5e-4)
+        page.click("text=1. Three tokens by hand")
+        assert page.evaluate("location.hash").startswith("#stage=hand")
+        page.click("text=4. Your model")
+        page.click("text=Back to the map")
+        until(page, lambda: page.is_visible(".cell-panel .weight-large"), "the pinned cell")
+
+
+def test_a_masked_key_and_a_trace_that_is_not_open(browser: Browser, pinned: tuple[Handle, Trace]) -> None:
+    handle, _ = pinned
+    with pinned_steps(browser, handle, key=28) as page:
+        page.click("text=Show all steps")
+        assert page.inner_text("[data-result=masked]") == "−∞"
+        assert result(page, "weight") == 0
+        assert "The mask allows 26 of 29 keys" in page.inner_text("[data-step=mask]")
+    with in_trouble(browser, f"{handle.url}") as page:
+        page.wait_for_selector("html[data-state=ready]", state="attached")
+        page.goto(f"{handle.base}/steps#stage=trace&trace={'0' * 16}&layer=0&head=0&query=3&key=2")
+        until(page, lambda: "is not open here" in page.inner_text("main"), "the reason")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+@needs_axe
+def test_axe_finds_nothing_serious_in_a_pinned_pair(browser: Browser, pinned: tuple[Handle, Trace], width: int) -> None:
+    with pinned_steps(browser, pinned[0], bypass_csp=True, width=width, height=720) as page:
+        page.click("text=Show all steps")
+        page.wait_for_selector("text=times its own columns of W_O")
+        assert violations_in_every_look(page, "trace") == {}
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

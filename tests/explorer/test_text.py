@@ -269,8 +269,7 @@ def test_the_text_is_read_by_keyboard_alone(browser: Browser, story: Handle) -> 
         page.keyboard.press("t")
         reading(page)
         assert page.evaluate("document.activeElement.className") == "text-page"
-        page.keyboard.press("Escape")
-        until(page, lambda: state(page)["pinQuery"] is None, "nothing pinned")
+        assert state(page)["pinQuery"] is None
         page.keyboard.press("Enter")
         linked(page)
         assert state(page)["pinQuery"] == 0
@@ -289,7 +288,6 @@ def test_the_text_is_read_by_keyboard_alone(browser: Browser, story: Handle) -> 
         until(page, lambda: own(page) and own(page)[0].strip() in "naïve", "the word")
         box = page.evaluate("[...CSS.highlights.get('attnscope-own-query')][0].startContainer.parentElement.innerText")
         assert "naïve" in box
-        page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.className") == "text-page"
         linked(page, "query")
         page.keyboard.press("f")

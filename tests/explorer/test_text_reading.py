@@ -70,6 +70,41 @@ def test_turns_of_a_chat_have_their_roles_and_their_tokens_stay(tab: Page, serve
     assert texts[state(tab)["pinQuery"]] == "<|im_end|>"
 
 
+# Of passages with a space before the token: the distance to the word before it.
+SPACES = """() => [...document.querySelectorAll(".text-links .strongest .kwic")].flatMap((line) => {
+  const text = document.createTreeWalker(line.firstElementChild, NodeFilter.SHOW_TEXT).nextNode();
+  const end = text?.data.trimEnd().length;
+  if (!end || end === text.data.length) return [];
+  const range = document.createRange();
+  range.setStart(text, end - 1);
+  range.setEnd(text, end);
+  return [line.querySelector(".kwic-token").getBoundingClientRect().left - range.getBoundingClientRect().right];
+})"""
+
+
+def test_passages_of_the_lists_keep_the_space_before_their_token(tab: Page, served: Handle) -> None:
+    opened(tab, served, "chat", "L0H0/text?pin=q20")
+    until(tab, lambda: tab.locator(".text-links .strongest .kwic").count() > 4, "the links")
+    spaces = tab.evaluate(SPACES)
+    assert len(spaces) >= 3
+    assert min(spaces) >= 2
+
+
+# Room that is left beside the role of each turn; its first line is a number, its second the role.
+ROOM = """() => [...document.querySelectorAll(".column p[data-role]")].map((turn) => {
+  const style = getComputedStyle(turn, "::before"), pen = document.createElement("canvas").getContext("2d");
+  pen.font = `${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  return parseFloat(style.width) - pen.measureText(turn.dataset.role).width;
+})"""
+
+
+def test_roles_have_room_beside_the_text(tab: Page, served: Handle) -> None:
+    opened(tab, served, "chat")
+    room = tab.evaluate(ROOM)
+    assert len(room) == 3
+    assert min(room) > 4
+
+
 def test_code_is_monospaced_and_prose_is_when_it_is_wanted(tab: Page, served: Handle) -> None:
     opened(tab, served, "code")
     switch = tab.get_by_role("button", name="Monospaced")

@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import gc
 import http.client
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 
 from attnscope.errors import Cancelled
 from attnscope.explorer.handlers import layers
-from attnscope.explorer.service.workers import ClientDisconnected, until_disconnect, wait_until_done
+from attnscope.explorer.service.workers import (
+    NICENESS,
+    ClientDisconnected,
+    WorkerPools,
+    until_disconnect,
+    wait_until_done,
+)
 from tests.explorer.serving import run_coroutine, serving, small_trace
 
 
@@ -138,3 +146,21 @@ def test_waiting_for_work_leaves_it_alone() -> None:
         assert isinstance(work.exception(), ZeroDivisionError)
 
     run_coroutine(scenario())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are those of Linux")
+@pytest.mark.parametrize("niceness", [0, 15])
+def test_slow_work_runs_after_everything_else(niceness: int) -> None:
+    def niceness_in(pool: Executor) -> int:
+        return pool.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result()
+
+    def try_pools() -> tuple[int, int]:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        workers = WorkerPools()
+        try:
+            return niceness_in(workers.quick), niceness_in(workers.slow)
+        finally:
+            workers.close()
+
+    with ThreadPoolExecutor(1) as thread:  # whose own priority is lowered, and not that of this process
+        assert thread.submit(try_pools).result() == (niceness, max(niceness, NICENESS))

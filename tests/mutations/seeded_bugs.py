@@ -408,15 +408,15 @@ SURVEY = {
         ("tests/survey/partials/test_partial.py",),
     ),
     "passages without a value counted": SeededBug(
-        "survey/partials/accumulator.py",
-        "passages=(counts > 0).sum(-1).T",
-        "passages=(counts >= 0).sum(-1).T",
+        "survey/partials/batch_sums.py",
+        "passages=(counts > 0).sum(-1)",
+        "passages=(counts >= 0).sum(-1)",
         ("tests/survey/partials/test_accumulator.py",),
     ),
     "scores that are NaN counted": SeededBug(
-        "survey/partials/accumulator.py",
-        "counted &= finite",
-        "finite &= finite",
+        "survey/partials/batch_sums.py",
+        "counted = counted & finite",
+        "counted = counted | ~finite",
         ("tests/survey/partials/test_accumulator.py",),
     ),
     "end of a document lost": SeededBug(

@@ -12,12 +12,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from PIL import Image
 
 from tests.explorer.browser import chromium, needs_chromium
 from tests.project.test_api import shown_on
 
 ROOT = Path(__file__).resolve().parents[2]
 ASKED_FOR = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](https?:)?//""")
+PNG = re.compile(r'_images/([^"]+\.png)"')
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,29 @@ def test_every_name_of_the_api_pages_has_a_place_to_link_to(site: Path) -> None:
     assert {name for name in shown_on(ROOT / "docs" / "api") if f'id="{name}"' not in pages} == set()
 
 
+def test_only_charts_are_inverted_in_dark_mode(site: Path) -> None:
+    """A chart is mostly white. A colour map is not, and would show other values with inverted colours."""
+    pages = "".join(page.read_text(encoding="utf-8") for page in site.rglob("*.html"))
+    charts = {
+        name for image in re.findall(r'<img[^>]*class="[^"]*\bchart\b[^>]*>', pages) for name in PNG.findall(image)
+    }
+    assert len(charts) > 20
+    assert [name for name in charts if share_of_white(site / "_images" / name) < 0.63] == []
+
+
+def share_of_white(picture: Path) -> float:
+    with Image.open(picture) as image:
+        pixels = image.convert("L").histogram()
+    return sum(pixels[250:]) / sum(pixels)
+
+
+def test_a_page_of_the_api_has_copy_buttons_sources_and_context_managers(site: Path) -> None:
+    page = (site / "api" / "recording.html").read_text(encoding="utf-8")
+    assert "copy.js" in page
+    assert "../_modules/attnscope/recording/" in page
+    assert "AbstractContextManager[Trace]" in re.sub(r"<[^>]*>", "", page)  # of `record`
+
+
 SEARCHES = {
     "quickstart": "quickstart.html",
     "KV cache": "models.html",
@@ -69,6 +94,10 @@ SEARCHES = {
     "rotary": "learn/positions.html",
     "transformer block": "learn/block.html",
     "convolution": "learn/recurrence.html",
+    "changelog": "changelog.html",
+    "gallery": "gallery.html",
+    "roadmap": "roadmap.html",
+    "torchtitan": "train.html",
 }
 """Words of the field, and the page that the search of the site lists first."""
 

@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from attnscope import AttentionMatrix, Causal, Full, attend
+from attnscope.attention import ALiBi, Sinks, Window
 from attnscope.attention.positions import sinusoidal
 from attnscope.attention.rotary import Rotary, rotate
+from attnscope.attention.scores import ScoreMod
+from attnscope.explorer.analysis.row_report import row_report
 from attnscope.models.sampling import Sampling, probabilities
 
 HERE = Path(__file__).parent
@@ -73,6 +76,24 @@ def next_tokens(seed: int, *, temperature: float, top_k: int, top_p: float, list
     }
 
 
+def trace_row(seed: int, score_mod: ScoreMod | None, *, query: int, key: int) -> dict[str, Any]:
+    """A query of a recorded head with its strongest keys, and the weights and the output that follow from all keys."""
+    draw = torch.Generator().manual_seed(seed)
+    rows, keys, values = (torch.randn(1, 1, 40, dim, generator=draw, dtype=torch.float64) for dim in (8, 8, 3))
+    matrix = AttentionMatrix(rows, keys, mask=Causal() & Window(before=20), score_mod=score_mod).batch(0).head(0)
+    report = row_report(matrix, query, key, values=values[0, 0])
+    for one in (report, *report["keys"]):
+        one["text"] = None
+    weights = matrix[query]
+    listed = [one["position"] for one in report["keys"]]
+    return {
+        "report": report,
+        "weights": to_list(weights[listed]),
+        "others": float(weights.sum() - weights[listed].sum()),
+        "output": to_list(weights @ values[0, 0]),
+    }
+
+
 def golden() -> dict[str, Any]:
     three = torch.tensor([[1.0, 0], [0, 1], [1, 1]], dtype=torch.float64)
     by_hand = three, three, torch.tensor([[10.0, 0], [0, 10], [5, 5]], dtype=torch.float64)
@@ -92,6 +113,11 @@ def golden() -> dict[str, Any]:
             attention(*memory, **{**plain, "mask": "cross"}),
         ],
         "multi_head": [multi_head(1)],
+        "trace_rows": [
+            trace_row(8, None, query=30, key=29),
+            trace_row(9, ALiBi(1), query=39, key=2),
+            trace_row(10, Sinks(torch.tensor([1.5])), query=3, key=0),
+        ],
         "sinusoidal": [{"dim": dim, "rows": to_list(sinusoidal(13, dim, dtype=torch.float64))} for dim in (2, 16)],
         "rotary": [
             {

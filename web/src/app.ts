@@ -8,7 +8,7 @@
 import { render } from "preact";
 import { createAskBox, type AskBox } from "./ask/ask_box";
 import { createAskCommands } from "./ask/ask_commands";
-import { createAblationPanel, type AblationPanel } from "./heads/ablation_panel";
+import { createAblationPanel } from "./heads/ablation_panel";
 import { syncAddress, type Address } from "./address";
 import { canAblate } from "./heads/ablated_heads";
 import { CentrePanel } from "./panels/centre_panel";
@@ -37,13 +37,13 @@ import { OpeningGuide } from "./questions/opening";
 import { Pins } from "./pins";
 import { formatHeadName, getHome, paths, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
-import { getPinnedLink } from "./questions/head_question";
+import { getPinnedLink, withoutRegion } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
 import { StrongestTable } from "./panels/strongest_table";
 import { createToolbar } from "./panels/toolbar";
 import { recordHistory, type UndoHistory } from "./undo";
 import { ViewSwitcher } from "./panels/view_switcher";
-import type { Comparison, Later, ViewContext } from "./panels/view_context";
+import type { Comparison, Later, StatePanel, ViewContext } from "./panels/view_context";
 import { formatTitle } from "./paint/token_text";
 import { Tour } from "./tour/tour";
 import { TraceCache } from "./server/trace_cache";
@@ -96,7 +96,9 @@ export class App {
   readonly #title = element("div", { class: "head-title" });
   readonly #questionSlot = element("div", { class: "question-slot" });
   readonly #rankingSlot = element("div", { class: "ranking-slot" });
-  readonly #ablation: AblationPanel;
+  readonly #ablation: StatePanel;
+  readonly #evictionSlot = element("div");
+  #eviction: StatePanel | null = null;
   readonly #evidence: Evidence;
   readonly #strongestTable: StrongestTable;
   readonly #sentence: SentenceView;
@@ -116,13 +118,13 @@ export class App {
     const { root, host, session, store, signal } = options;
     this.#liveRegion = createLiveRegion(signal);
     this.#notice = createNotice(signal);
-    this.#banner = createBanner(host, session, async () => {
+    this.#banner = createBanner(host, async () => {
       await rawTransport.json<Session>(paths.session(), signal);
       this.#banner.hide();
       // Start over, so that failed requests are sent again.
       this.#views.current?.deactivate();
       this.#shown = null;
-      this.#evidence.show({ shown: null, link: null, isFull: true, ranked: null });
+      this.#evidence.show({ shown: null, link: null, isFull: true, note: "", ranked: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -159,6 +161,7 @@ export class App {
       {
         text: (later) => later.createTextView(this.#context),
         heads: (later) => later.createHeadsView(this.#context),
+        picture: (later) => later.createPictureView(this.#context),
       },
       {
         onLoad: () => this.#updatePanels(store.get()),
@@ -329,6 +332,7 @@ export class App {
     this.#updateHeads();
     const view = this.#views.current;
     this.#ablation.update(state, shown);
+    this.#eviction?.update(state, shown);
     view?.update(state, shown);
     // The map reports by itself when it is drawn.
     if (shown && view) this.#reportReady();
@@ -340,7 +344,8 @@ export class App {
     const shown = this.#fitsView(state) ? this.#shown : null;
     const { question, list } = this.#ranking;
     // Other views than the map list the links of the pins themselves.
-    this.#evidence.show({ shown, link: getPinnedLink(state), isFull: !this.#views.current, ranked: question.kind === "link" ? list : null });
+    const isFull = !this.#views.current || state.view === "picture";
+    this.#evidence.show({ shown, link: withoutRegion(getPinnedLink(state)), isFull, note: state.note, ranked: question.kind === "link" ? list : null });
     this.#title.hidden = !shown || state.view === "heads";
     if (!shown) return;
     const { store, session } = this.options;
@@ -363,7 +368,13 @@ export class App {
     if (root.dataset["state"] === "ready") return;
     setLoadState(root, host, "ready");
     performance.mark("first-heatmap");
-    this.#later.preload();
+    this.#later.preload(() => this.#addEviction());
+  }
+
+  #addEviction(): void {
+    this.#eviction ??= this.#later.loaded?.createEvictionPanel(this.#context) ?? null;
+    if (this.#eviction) this.#evictionSlot.replaceWith(this.#eviction.element);
+    this.#updatePanels(this.options.store.get());
   }
 
   #arrangeCentre(state: State): void {
@@ -463,6 +474,7 @@ export class App {
       pinSide: (side, positions) => this.#pins.pinSpan(side, positions),
       setLabel: (label) => store.set({ label, question: "auto" }, "push"),
       setFilter: (filter) => store.set({ filter, question: "auto" }, "push"),
+      setEviction: (eviction) => store.set({ eviction }, "push"),
       prepare: () => this.#ranking.loadScores(),
       returnFocus: () => this.#focusView(),
       announce: (text) => this.#liveRegion.announce(text),
@@ -480,7 +492,7 @@ export class App {
       getText: (side: Side, position: number) => this.#getTokenText(side, position),
       announce: (text: string) => this.#liveRegion.announce(text),
     };
-    return new Evidence(this.#transport, actions, this.options, [this.#ablation.element]);
+    return new Evidence(this.#transport, actions, this.options, [this.#ablation.element, this.#evictionSlot]);
   }
 
   #createCentre(): CentrePanel {

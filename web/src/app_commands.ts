@@ -7,7 +7,7 @@ import type { UndoHistory } from "./undo";
 import type { HelpDialog } from "./panels/help_dialog";
 import type { StrongestTable } from "./panels/strongest_table";
 import type { Comparison, ViewContext } from "./panels/view_context";
-import type { Session, TraceHead } from "./server/protocol";
+import type { Meta, Session, TraceHead } from "./server/protocol";
 import { clampRange, type HeadId, type State, type View } from "./state";
 
 export interface AppCommands {
@@ -50,6 +50,10 @@ export function explainNoSentence({ has_model, file }: Session): string | null {
     : "This session has no model to run: start one with attnscope look MODEL.";
 }
 
+function hasImages(meta: Meta | undefined): boolean {
+  return meta !== undefined && meta.images.length > 0;
+}
+
 export function createAppCommands(parts: AppCommandContext): AppCommands {
   const { root, context, map, comparison, history, later, getShown, getTable, getHelp, copyLink, onTableToggle } = parts;
   const { store, session, traces, showNotice, announce } = context;
@@ -60,7 +64,9 @@ export function createAppCommands(parts: AppCommandContext): AppCommands {
         ? explainNoSentence(session)
         : store.get().trace === ""
           ? "There is nothing to show yet: type a text first."
-          : null;
+          : view === "picture" && !hasImages(traces.getKnown(store.get().trace))
+            ? "This trace has no image."
+            : null;
     if (problem === null) store.set({ view }, "push");
     else showNotice(problem);
     return problem === null;

@@ -1,5 +1,5 @@
 /**
- * Where the explorer runs: a page of its own, a cell of a notebook, a file opened from disk.
+ * Where the explorer runs: a page of its own, a cell of a notebook, a file opened from disk, a published site.
  *
  * Offers the address, the theme and a way to save a file. A notebook has its own host; see notebook.ts.
  */
@@ -7,7 +7,7 @@
 import type { AddressBar } from "./address";
 
 export interface Host {
-  readonly kind: "page" | "notebook" | "file";
+  readonly kind: "page" | "notebook" | "file" | "site";
   /** The address and its history; a notebook keeps them in a trait of its widget. */
   readonly addressBar: AddressBar;
   /** In a notebook the plain wheel belongs to the notebook. */
@@ -23,16 +23,20 @@ export interface HostContext {
   readonly signal: AbortSignal;
 }
 
-export function createPageHost(kind: "page" | "file"): Host {
-  const darkQuery = matchMedia("(prefers-color-scheme: dark)");
+export function createPageHost(kind: "page" | "file" | "site"): Host {
   return {
     kind,
     addressBar: window,
     wheelZooms: "always",
-    getTheme: () => (darkQuery.matches ? "dark" : "light"),
-    onThemeChange: (listener, signal) => darkQuery.addEventListener("change", listener, { signal }),
+    getTheme: () => (queryDark().matches ? "dark" : "light"),
+    onThemeChange: (listener, signal) => queryDark().addEventListener("change", listener, { signal }),
     saveFile: downloadFile,
   };
+}
+
+/** Whether the system is dark. Each caller gets an object of its own: Chromium drops the event of one whose `matches` was read first. */
+export function queryDark(): MediaQueryList {
+  return matchMedia("(prefers-color-scheme: dark)");
 }
 
 /** Set `data-theme` of an element to the theme of the host, now and when it changes. */

@@ -74,8 +74,8 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     if (next) store.set({ layer: next.layer, head: next.head }, "push");
   };
   const unpinOrLeave = (): void => {
-    const { pinQuery, pinKey, compare, view, trace } = store.get();
-    if (pinQuery !== null || pinKey !== null) pins.unpin();
+    const { pinQuery, pinKey, region, compare, view, trace } = store.get();
+    if (pinQuery !== null || pinKey !== null || region !== "") pins.unpin();
     else if (compare && view === "map") store.set({ compare: null }, "push");
     else if (view !== "map" && trace !== "") openView("map")();
   };
@@ -98,6 +98,7 @@ export function createKeyHandlers(context: KeyHandlerContext): Readonly<Record<A
     showMap: openView("map"),
     showText: openView("text"),
     showHeads: openView("heads"),
+    showPicture: openView("picture"),
     showSentence: openView("sentence"),
     showTable: commands.toggleTable,
     find: () => ask.focus(),

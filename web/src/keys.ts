@@ -37,6 +37,7 @@ export type Action =
   | "showMap"
   | "showText"
   | "showHeads"
+  | "showPicture"
   | "showSentence"
   | "showTable"
   | "find"
@@ -96,6 +97,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["m"], action: "showMap", description: "map", group: "Choose" },
   { keys: ["t"], action: "showText", description: "text", group: "Choose" },
   { keys: ["h"], action: "showHeads", description: "all heads", group: "Choose" },
+  { keys: ["o"], action: "showPicture", description: "the image that the model was given", group: "Choose" },
   { keys: ["i"], action: "showSentence", description: "type a sentence", group: "Choose" },
   { keys: ["r"], action: "showTable", description: "strongest links in view, as a table", group: "Choose" },
   { keys: ["/"], action: "find", description: "ask: words, heads, links, commands (also Ctrl+K)", group: "Find" },

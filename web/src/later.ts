@@ -2,11 +2,15 @@
 
 import type { Later } from "./panels/view_context";
 import { openExportDialog } from "./export/export_dialog";
+import { createEvictionPanel } from "./panels/eviction_panel";
 import { createHeadsView } from "./heads/heads_view";
+import { PictureView } from "./picture/picture_view";
 import { TextView } from "./text/text_view";
 
 export const later: Later = {
   createTextView: (context) => new TextView(context),
   createHeadsView,
+  createPictureView: (context) => new PictureView(context),
+  createEvictionPanel,
   openExportDialog,
 };

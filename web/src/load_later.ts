@@ -16,8 +16,8 @@ export class LaterScript {
   }
 
   /** Load it when the browser is idle, so that its first use does not wait. A failure is shown when it is used. */
-  preload(): void {
-    const load = (): void => void this.#load().catch(() => undefined);
+  preload(onLoad: () => void): void {
+    const load = (): void => void this.#load().then(onLoad, () => undefined);
     // Safari does not have it.
     if ("requestIdleCallback" in globalThis) requestIdleCallback(load);
     else setTimeout(load, PRELOAD_MILLISECONDS);

@@ -5,7 +5,7 @@
  * notebook's style nor ours affects the other; and a function that removes it.
  */
 
-import { downloadFile, type Host } from "./host";
+import { downloadFile, queryDark, type Host } from "./host";
 import { later } from "./later";
 import { element } from "./panels/dom";
 import { createCommTransport, createMessageId, sendMessage, type WidgetModel } from "./server/comm_transport";
@@ -57,7 +57,6 @@ export function render({ model, el, css }: WidgetCell): () => void {
 }
 
 function createNotebookHost(model: WidgetModel): Host {
-  const darkQuery = matchMedia("(prefers-color-scheme: dark)");
   const { body } = document;
   const listeners = new Map<() => void, () => void>();
   let isWriting = false;
@@ -95,7 +94,7 @@ function createNotebookHost(model: WidgetModel): Host {
     getTheme() {
       // As JupyterLab and VS Code mark it, else as the browser prefers.
       const { jpThemeLight, vscodeThemeKind } = body.dataset;
-      const dark = jpThemeLight ? jpThemeLight === "false" : vscodeThemeKind ? !vscodeThemeKind.includes("light") : darkQuery.matches;
+      const dark = jpThemeLight ? jpThemeLight === "false" : vscodeThemeKind ? !vscodeThemeKind.includes("light") : queryDark().matches;
       return dark ? "dark" : "light";
     },
     onThemeChange(listener, signal) {
@@ -103,7 +102,7 @@ function createNotebookHost(model: WidgetModel): Host {
       const observer = new MutationObserver(() => requestAnimationFrame(() => signal.aborted || listener()));
       observer.observe(body, { attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind"] });
       signal.addEventListener("abort", () => observer.disconnect());
-      darkQuery.addEventListener("change", listener, { signal });
+      queryDark().addEventListener("change", listener, { signal });
     },
     saveFile: downloadFile,
   };

@@ -70,8 +70,11 @@ async function openExplorer(opening: OpenContext): Promise<void> {
     if (signal.aborted) return;
     // With no trace yet, start with the text box.
     const view = trace === "" ? "sentence" : linked.view;
-    const store = createStore({ ...linked, trace, view, ...(opening?.opening && showFinding(opening.opening)) });
-    new App({ root, host, session, store, opening, loadLater, signal }, transport, meta);
+    // With an image, the picture of its last layer.
+    const image = isFree && linked.view === "map" ? meta?.images[0] : undefined;
+    const start = image ? { view: "picture" as const, layer: image.layers.at(-1) ?? 0 } : opening?.opening && showFinding(opening.opening);
+    const store = createStore({ ...linked, trace, view, ...start });
+    new App({ root, host, session, store, opening: image ? undefined : opening, loadLater, signal }, transport, meta);
   } catch (error) {
     if (!signal.aborted) await showOpenError(opening, error, showError);
   }
@@ -85,7 +88,7 @@ async function showOpenError(opening: OpenContext, error: unknown, showError: Er
   const { addressBar } = host;
   const wanted = readAddress(addressBar.location.hash).trace;
   if (!(error instanceof ResponseError && error.status === 404 && wanted !== "")) {
-    const message = error instanceof TypeError ? getStoppedMessage(host, null) : describeError(error);
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
     return showError("No answer", message, button("Try again", retry, { class: "primary" }));
   }
   const choose = (trace: string): void => {

@@ -31,7 +31,7 @@ async function start(root: HTMLElement, open: (page: StartedPage) => Promise<voi
     setLoadState(root, host, "ready");
   } catch (error) {
     setLoadState(root, host, "error");
-    const message = error instanceof TypeError ? getStoppedMessage(host, null) : describeError(error);
+    const message = error instanceof TypeError ? getStoppedMessage(host) : describeError(error);
     showProblem(root, "No answer", message, button("Try again", () => void start(root, open), { class: "primary" }));
   }
 }

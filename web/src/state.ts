@@ -6,7 +6,9 @@
  * The shape of a trace is not known here; `fitToTrace` takes it.
  */
 
-export type View = "map" | "text" | "heads" | "sentence";
+export type View = "map" | "text" | "heads" | "picture" | "sentence";
+/** What the picture shows: what the query attends to, what attends to the key, the mean of all queries, attention rollout. */
+export type PictureKind = "query" | "key" | "received" | "rollout";
 export type ChannelMode = "both" | "max" | "mean";
 export type Colours = "cividis" | "viridis" | "magma" | "grey";
 /** "uniform": relative to uniform attention. "auto": that where a pixel covers many pairs, else "log". */
@@ -14,9 +16,19 @@ export type Scale = "auto" | "log" | "linear" | "uniform";
 export type HeadsAs = "grid" | "table" | "scatter";
 export type CompareMode = "side" | "split" | "ratio";
 export type AblationMethod = "zero" | "mean";
+export type EvictionPolicy = "received" | "window" | "recent" | "expected" | "norm" | "random";
 /** What colours the navigator; "auto" is the pinned link, or the labels when nothing is pinned. */
 export type QuestionChoice = "auto" | "label" | "link" | "ablation" | "difference";
 export type HeadId = readonly [layer: number, head: number];
+
+/** Key-value pairs evicted from the KV cache after a context. */
+export interface Eviction {
+  readonly by: EvictionPolicy;
+  /** Of the pairs of each head, in percent. */
+  readonly keep: number;
+  /** In tokens; null is the first half of the text. */
+  readonly context: number | null;
+}
 
 /** What the shown head (A) is compared with (B). */
 export interface ComparedHead {
@@ -49,6 +61,11 @@ export interface State {
   /** The last token of a pinned span; null means that one token is pinned. */
   readonly pinQueryEnd: number | null;
   readonly pinKeyEnd: number | null;
+  /** Keys that are pinned instead of `pinKey`, such as a part of an image: ranges such as "3-5,9-11", ends excluded; "" is none. */
+  readonly region: string;
+  /** What the author of a link says about its pins; plain text, "" without. New pins and other heads have none. */
+  readonly note: string;
+  readonly pictureKind: PictureKind;
   readonly question: QuestionChoice;
   readonly channel: ChannelMode;
   /** In bits: the colours run from weight 2**low to 2**high; null depends on the sequence length, see `getDefaultRange`. */
@@ -73,6 +90,8 @@ export interface State {
   readonly ablated: readonly HeadId[];
   /** What replaces their output: zero or its mean. */
   readonly ablationMethod: AblationMethod;
+  /** Evicted keys are hatched; null keeps all. */
+  readonly eviction: Eviction | null;
   readonly compare: ComparedHead | null;
   /** Everything is half as large again, for projectors. */
   readonly large: boolean;
@@ -96,11 +115,14 @@ export interface Store {
 export const CHANNELS: readonly ChannelMode[] = ["both", "max", "mean"];
 export const SCALES: readonly Scale[] = ["auto", "log", "linear", "uniform"];
 export const COLOURS: readonly Colours[] = ["cividis", "viridis", "magma", "grey"];
-const VIEWS: readonly View[] = ["map", "text", "heads", "sentence"];
+const VIEWS: readonly View[] = ["map", "text", "heads", "picture", "sentence"];
+export const PICTURE_KINDS: readonly PictureKind[] = ["query", "key", "received", "rollout"];
 const HEADS_AS: readonly HeadsAs[] = ["grid", "table", "scatter"];
 export const QUESTIONS: readonly QuestionChoice[] = ["auto", "label", "link", "ablation", "difference"];
 export const FILTER_PATTERN = /^([a-z_]{1,40})(<=|>=|<|>)(-?\d{1,9}(?:\.\d{1,9})?)$/;
+export const REGION_PATTERN = /^\d{1,7}-\d{1,7}(?:,\d{1,7}-\d{1,7}){0,255}$/;
 export const COMPARE_MODES: readonly CompareMode[] = ["side", "split", "ratio"];
+export const POLICIES: readonly EvictionPolicy[] = ["received", "window", "recent", "expected", "norm", "random"];
 export const MAX_ABLATED = 64;
 export const LOWEST_BITS = -32;
 export const HIGHEST_BITS = 0;
@@ -127,6 +149,9 @@ export const DEFAULT_STATE: State = {
   pinKey: null,
   pinQueryEnd: null,
   pinKeyEnd: null,
+  note: "",
+  region: "",
+  pictureKind: "query",
   question: "auto",
   channel: "both",
   range: null,
@@ -142,6 +167,7 @@ export const DEFAULT_STATE: State = {
   filter: "",
   ablated: [],
   ablationMethod: "zero",
+  eviction: null,
   compare: null,
   large: false,
   locked: true,
@@ -169,14 +195,17 @@ export function createStore(initial: State): Store {
   };
 }
 
-/** A new pin is one token, unless its end is given as well. */
+/** A new pin is one token, unless its end is given as well, and the note was about other pins or another head. */
 function withSpans(change: Partial<State>): Partial<State> {
   return {
     ...("pinQuery" in change && { pinQueryEnd: null }),
-    ...("pinKey" in change && { pinKeyEnd: null }),
+    ...("pinKey" in change && { pinKeyEnd: null, region: "" }),
+    ...(NOTED.some((name) => name in change) && { note: "" }),
     ...change,
   };
 }
+
+const NOTED = ["trace", "layer", "head", "pinQuery", "pinQueryEnd", "pinKey", "pinKeyEnd", "region"];
 
 export function isSameState(one: State, other: State): boolean {
   return (Object.keys(DEFAULT_STATE) as (keyof State)[]).every(
@@ -203,6 +232,7 @@ export function readAddress(fragment: string): State {
   const [pinQuery = null, pinQueryEnd = null, pinKey = null, pinKeyEnd = null] = (pins?.slice(1) ?? []).map((text) =>
     text === undefined ? undefined : Number(text),
   );
+  const region = pinKey === null ? matchOrEmpty(REGION_PATTERN, known.get("region")) : "";
   const trace = TRACE_PATTERN.test(path[1] ?? "") ? (path[1] ?? "") : "";
   return {
     trace,
@@ -216,6 +246,9 @@ export function readAddress(fragment: string): State {
     pinKey,
     pinQueryEnd: clampEnd(pinQuery, pinQueryEnd),
     pinKeyEnd: clampEnd(pinKey, pinKeyEnd),
+    region,
+    note: pinQuery === null && pinKey === null && region === "" ? "" : matchOrEmpty(NOTE_PATTERN, known.get("note")),
+    pictureKind: chooseKnown(PICTURE_KINDS, known.get("pic")),
     question: chooseKnown(QUESTIONS, known.get("by")),
     channel: chooseKnown(CHANNELS, known.get("agg")),
     range: readRange(known.get("r")),
@@ -232,6 +265,7 @@ export function readAddress(fragment: string): State {
     filter: matchOrEmpty(FILTER_PATTERN, known.get("where")),
     ablated: readAblated(known.get("abl")),
     ablationMethod: known.get("how") === "mean" ? "mean" : "zero",
+    eviction: readEviction(known.get("kv")),
     compare: readComparedHead(known.get("cmp"), trace),
     large: known.get("large") === "1",
     locked: known.get("lock") !== "0",
@@ -240,10 +274,12 @@ export function readAddress(fragment: string): State {
   };
 }
 
+/** Printable text; no control characters, and none that change the direction of what follows. */
+const NOTE_PATTERN = /^[^\p{Cc}\p{Cf}\p{Zl}\p{Zp}]{1,280}$/u;
 const TRACE_PATTERN = /^[0-9a-f]{16,64}$/;
 const KNOWN_KEYS = new Set(
-  ["c", "z", "t", "pin", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
-    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "cmp", "large", "lock", "bits"],
+  ["c", "z", "t", "pin", "region", "note", "pic", "agg", "r", "cm", "lin", "scale", "sink", "unmasked"].concat(
+    ["unit", "as", "sort", "xy", "label", "by", "where", "abl", "how", "kv", "cmp", "large", "lock", "bits"],
   ),
 );
 
@@ -321,6 +357,18 @@ function readAblated(text: string | undefined): readonly HeadId[] {
   return [...heads.values()].slice(0, MAX_ABLATED);
 }
 
+function readEviction(text: string | undefined): Eviction | null {
+  const [, policy, keep, context] = /^([a-z]+),(\d{1,3})(?:,(\d{1,7}))?$/.exec(text ?? "") ?? [];
+  const by = POLICIES.find((known) => known === policy);
+  return by ? clampEviction({ by, keep: Number(keep), context: context === undefined ? null : Number(context) }) : null;
+}
+
+/** An eviction of a text with so many keys: it keeps 1 to 100 percent, and something follows the context. */
+export function clampEviction({ by, keep, context }: Eviction, keys = LARGEST_POSITION): Eviction {
+  const isContext = context !== null && context >= 1 && context < keys;
+  return { by, keep: Math.round(clamp(keep, 1, 100)), context: isContext ? context : null };
+}
+
 function readAxes(text: string | undefined): readonly [string, string] {
   const [across, up] = /^([a-z_]{1,40}),([a-z_]{1,40})$/.exec(text ?? "")?.slice(1) ?? [];
   return across !== undefined && up !== undefined ? [across, up] : DEFAULT_STATE.axes;
@@ -353,6 +401,9 @@ export function writeAddress(state: State): string {
     formatPin("k", state.pinKey, state.pinKeyEnd),
   ].filter((pin) => pin !== "");
   if (pins.length > 0) parts.push(["pin", pins.join(",")]);
+  if (state.region !== "") parts.push(["region", state.region]);
+  if (state.note !== "") parts.push(["note", state.note]);
+  if (state.pictureKind !== DEFAULT_STATE.pictureKind) parts.push(["pic", state.pictureKind]);
   if (state.channel !== DEFAULT_STATE.channel) parts.push(["agg", state.channel]);
   if (state.range !== null) parts.push(["r", clampRange(state.range[0], state.range[1]).join(",")]);
   if (state.colours !== DEFAULT_STATE.colours) parts.push(["cm", state.colours]);
@@ -368,6 +419,7 @@ export function writeAddress(state: State): string {
   if (state.filter !== "") parts.push(["where", state.filter]);
   if (state.ablated.length > 0) parts.push(["abl", state.ablated.map(formatHeadId).join()]);
   if (state.ablationMethod !== "zero") parts.push(["how", state.ablationMethod]);
+  if (state.eviction) parts.push(["kv", [state.eviction.by, state.eviction.keep, state.eviction.context ?? []].flat().join()]);
   if (state.compare) {
     const { trace, layer, head, mode } = state.compare;
     parts.push(["cmp", `${trace && `${trace}:`}${formatHeadId([layer, head])},${mode}`]);
@@ -447,6 +499,7 @@ export function fitToTrace(
   const { compare, ablated } = state;
   const pinQuery = state.pinQuery !== null && state.pinQuery < shape.queries ? state.pinQuery : null;
   const pinKey = state.pinKey !== null && state.pinKey < shape.keys ? state.pinKey : null;
+  const region = Number(/\d+$/.exec(state.region)?.[0] ?? 0) <= shape.keys ? state.region : "";
   const clampPlace = (place: Place | null): Place | null =>
     place && { query: Math.min(place.query, shape.queries), key: Math.min(place.key, shape.keys) };
   return {
@@ -455,10 +508,14 @@ export function fitToTrace(
     head,
     ablated: ablated.filter(([one, other]) => exists(one, other)),
     compare: compare && (compare.trace !== "" || exists(compare.layer, compare.head)) ? compare : null,
+    eviction: state.eviction && clampEviction(state.eviction, shape.keys),
     pinQuery,
     pinKey,
     pinQueryEnd: clampEnd(pinQuery, state.pinQueryEnd, shape.queries - 1),
     pinKeyEnd: clampEnd(pinKey, state.pinKeyEnd, shape.keys - 1),
+    region,
+    // A note about pins that do not exist would be read as one about the others.
+    note: pinQuery === state.pinQuery && pinKey === state.pinKey && region === state.region ? state.note : "",
     centre: clampPlace(state.centre),
     textPlace: clampPlace(state.textPlace),
   };

@@ -7,7 +7,7 @@ import { DenseHead } from "../src/server/dense_head";
 import type { Meta } from "../src/server/protocol";
 import { ResponseError } from "../src/server/transport";
 
-const meta = (model: string, name = "a text", note: string | null = null): Meta => ({ trace: "", name, model, note, unmasked: null, origin: null, layers: [] });
+const meta = (model: string, name = "a text", note: string | null = null): Meta => ({ trace: "", name, model, note, unmasked: null, origin: null, images: [], layers: [] });
 const part = { query: [0, 12], key: [1000, 1300] } as const;
 
 test("a file is named by model, head and range, in characters that every file system allows", () => {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { formatValue } from "../src/questions/head_cells";
 import { getPinnedLink, getQuestion } from "../src/questions/head_question";
 import { getLabelStrength, HeadRankingStore } from "../src/questions/head_ranking";
 import { parseFilter, parseQuestion, resolvePositions } from "../src/questions/parse_question";
@@ -43,6 +44,11 @@ test("a filter compares a score with a number", () => {
   assert.deepEqual([0, 1, 2].map((value) => parseFilter("entropy<1")?.test(value)), [true, false, false]);
   assert.deepEqual([0, 1, 2].map((value) => parseFilter("sink>=1")?.test(value)), [false, true, true]);
   assert.equal(parseFilter("entropy"), null);
+});
+
+test("weights of a ranking have three digits, so that they line up", () => {
+  const question = getQuestion({ ...DEFAULT_STATE, pinQuery: 9, pinKey: 2 });
+  assert.deepEqual([0.983, 0.04, 1, 2.3e-4, 22.6].map((value) => formatValue(question, value)), ["0.983", "0.0400", "1.00", "2.3×10⁻⁴", "22.6"]);
 });
 
 test("the question follows the pins, the choice and the comparison", () => {
@@ -100,7 +106,7 @@ test("the strength of a label leaves out the share of the first token", () => {
 
 const layer = { name: "a", heads: 2, numbers: [0, 1], queries: 9, keys: 9, causal: true, offset: 0, window: null, cross: false, has_texts: false, zeros_masked: false };
 const meta = (tokens = 9, trace = "t"): Meta => ({
-  ...{ trace, name: "", model: "", note: null, unmasked: null, origin: null },
+  ...{ trace, name: "", model: "", note: null, unmasked: null, origin: null, images: [] },
   layers: [layer, layer, layer].map((one) => ({ ...one, queries: tokens, keys: tokens })),
 });
 

@@ -14,7 +14,9 @@ import {
   swapHeads,
   writeAddress,
   COMPARE_MODES,
+  POLICIES,
   MAX_ABLATED,
+  PICTURE_KINDS,
   QUESTIONS,
   namesHead,
   type State,
@@ -42,7 +44,7 @@ function randomState(random: () => number): State {
     trace: random() < 0.1 ? "" : Array.from({ length: 16 + whole(49) }, hex).join(""),
     layer: whole(80),
     head: whole(64),
-    view: (["map", "text", "heads", "sentence"] as const)[whole(4)] ?? "map",
+    view: (["map", "text", "heads", "picture", "sentence"] as const)[whole(5)] ?? "map",
     centre: perhaps(() => ({ query: random() * 131_072, key: random() * 131_072 })),
     zoom: perhaps(() => 64 * random() ** 6),
     textPlace: perhaps(() => ({ query: whole(131_072), key: whole(131_072) })),
@@ -50,12 +52,16 @@ function randomState(random: () => number): State {
     pinKey,
     pinQueryEnd: end(pinQuery),
     pinKeyEnd: end(pinKey),
+    region: pinKey === null && random() < 0.5 ? "3-5,9-11" : "",
+    note: pinQuery === null && pinKey === null ? "" : (["", "the earlier name: a&b=c#d?e", "ключ <b>% 🔑"][whole(3)] ?? ""),
+    pictureKind: PICTURE_KINDS[whole(4)] ?? "query",
     question: QUESTIONS[whole(5)] ?? "auto",
     filter: ["", "entropy<1", "mean_distance>=12.5"][whole(3)] ?? "",
     channel: CHANNELS[whole(3)] ?? "both",
     range: perhaps(() => [-32 + random() * 30, -1 + random()] as const),
     colours: COLOURS[whole(4)] ?? "grey",
     scale: SCALES[whole(4)] ?? "auto",
+    eviction: perhaps(() => ({ by: POLICIES[whole(6)] ?? "norm", keep: 1 + whole(100), context: perhaps(() => 1 + whole(131_072)) })),
     hideSink: random() < 0.5,
     unmasked: random() < 0.5,
     words: random() < 0.5,
@@ -122,7 +128,8 @@ const HOSTILE = [
 function isValid(state: State): void {
   assert.match(state.trace, /^([0-9a-f]{16,64})?$/);
   for (const index of [state.layer, state.head]) assert.ok(Number.isInteger(index) && index >= 0 && index < 1e7);
-  assert.ok(["map", "text", "heads", "sentence"].includes(state.view));
+  assert.ok(["map", "text", "heads", "picture", "sentence"].includes(state.view));
+  assert.ok(PICTURE_KINDS.includes(state.pictureKind) && (state.region === "" || state.pinKey === null));
   assert.ok(["grid", "table", "scatter"].includes(state.headsAs) && ["zero", "mean"].includes(state.ablationMethod));
   assert.match(state.order, /^(-?[a-z_]{1,40})?$/);
   assert.match(state.axes.join(), /^[a-z_]{1,40},[a-z_]{1,40}$/);
@@ -283,6 +290,32 @@ test("next and previous heads are the nearest available ones", () => {
   assert.deepEqual(findNextHead({ layer: 0, head: 0 }, held, 1, 0), [1, 0]);
 });
 
+const NOTED = "#1/0123456789abcdef/L1H1/map?pin=q9,k3&note=";
+
+test("a note belongs to its pins and its head", () => {
+  const state = readAddress(`${NOTED}the%20earlier%20name`);
+  assert.equal(state.note, "the earlier name");
+  for (const change of [{ pinQuery: 4 }, { pinKey: null }, { pinKeyEnd: 5 }, { region: "1-2" }, { head: 0 }, { layer: 0 }, { trace: "" }]) {
+    const store = createStore(state);
+    store.set(change);
+    assert.equal(store.get().note, "");
+  }
+  const store = createStore(state);
+  store.set({ view: "text", zoom: 3, scale: "linear" });
+  assert.equal(store.get().note, "the earlier name");
+  const layers = [0, 1].map(() => ({ heads: 2, queries: 10, keys: 10 }));
+  assert.equal(fitToTrace(state, layers).note, "the earlier name");
+  assert.equal(fitToTrace({ ...state, pinQuery: 10 }, layers).note, "");
+});
+
+test("a note is printable, not long, and never without a pin", () => {
+  assert.equal(readAddress(NOTED + "x".repeat(280)).note.length, 280);
+  for (const note of ["x".repeat(281), "a%0Ab", "a%00b", "%E2%80%AEcba", "a%E2%80%A8b", ""]) assert.equal(readAddress(NOTED + note).note, "");
+  assert.equal(readAddress("#1/0123456789abcdef/L1H1/map?note=alone").note, "");
+  assert.equal(readAddress("#1/0123456789abcdef/L1H1/picture?region=3-5&note=part").note, "part");
+  assert.equal(readAddress(`${NOTED}<script>alert(1)</script>`).note, "<script>alert(1)</script>");
+});
+
 test("a span is pinned by its last token, and a new pin ends it", () => {
   const state = readAddress("#1/0123456789abcdef/L1H1/map?pin=q8191,k2285..2324");
   assert.deepEqual([state.pinQuery, state.pinQueryEnd, state.pinKey, state.pinKeyEnd], [8191, null, 2285, 2324]);
@@ -325,4 +358,14 @@ test("a store calls its listeners only on changes", () => {
     [0, 3, "push"],
     [3, 4, "push"],
   ]);
+});
+
+test("an eviction of an address is clamped, and fitted to the text", () => {
+  const read = (kv: string): State["eviction"] => readAddress(`#1/-/L0H0/map?kv=${kv}`).eviction;
+  assert.deepEqual(read("received,25"), { by: "received", keep: 25, context: null });
+  assert.deepEqual(read("norm,999,0"), { by: "norm", keep: 100, context: null });
+  assert.deepEqual(read("recent,0,700"), { by: "recent", keep: 1, context: 700 });
+  for (const wrong of ["h2o,25", "received", "received,x", "received,2.5", "received,25,"]) assert.equal(read(wrong), null);
+  const fitted = fitToTrace({ ...DEFAULT_STATE, eviction: read("recent,50,700") }, [{ heads: 1, queries: 700, keys: 700 }]);
+  assert.deepEqual(fitted.eviction, { by: "recent", keep: 50, context: null });
 });

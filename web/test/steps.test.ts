@@ -10,16 +10,21 @@ import {
   getSinusoid,
   project,
   rotateRow,
+  softmaxRow,
   type MaskKind,
   type Matrix,
   type Vector,
 } from "../src/steps/attention";
 import { drawNormals, drawProjection, embedWord, MAX_WORDS, shuffle, splitWords } from "../src/steps/embeddings";
 import { computeNextTokens } from "../src/steps/next_token";
+import type { RowReport } from "../src/server/protocol";
+import { readTraceAddress, writeTraceAddress } from "../src/steps/trace_address";
+import { makeTracePair } from "../src/steps/trace_row";
 
 interface Golden {
   attention: { queries: Matrix; keys: Matrix; values: Matrix; mask: MaskKind; divide: boolean; temperature: number; scale: number; weights: Matrix; lse: Vector; output: Matrix }[];
   multi_head: { queries: Matrix[]; keys: Matrix[]; values: Matrix[]; output: Matrix; heads: Matrix; result: Matrix }[];
+  trace_rows: { report: RowReport; weights: Vector; others: number; output: Vector }[];
   sinusoidal: { dim: number; rows: Matrix }[];
   rotary: { base: number; rows: Matrix; rotated: Matrix }[];
   next_tokens: { logits: Vector; restLogSumExp: number; temperature: number; topK: number; topP: number; probabilities: Vector; rest: number }[];
@@ -45,6 +50,29 @@ test("weights, sums and outputs agree", () => {
       assertClose([Math.log(row.sum) + row.shift], [lse[query] ?? NaN], `log-sum-exp ${number}, ${query}`);
     });
   }
+});
+
+test("a query of a trace has the weights of all keys, with those that are not listed as one", () => {
+  assert.ok(golden.trace_rows.length >= 3);
+  for (const [number, { report, weights, others, output }] of golden.trace_rows.entries()) {
+    const { row, keyHeads } = makeTracePair(report, 0);
+    const count = report.keys.length;
+    assertClose(row.weights.slice(0, count), weights, `weights ${number}`);
+    assertClose([row.weights[count] ?? 0], [report.others.count > 0 ? others : (row.weights[count] ?? 0)], `others ${number}`);
+    assertClose(row.output, output, `output ${number}`);
+    assert.equal(keyHeads.length, row.weights.length);
+  }
+});
+
+test("a query without an allowed key has weights of 0", () => {
+  assert.deepEqual(softmaxRow([-Infinity, -Infinity], [[1], [2]]).weights, [0, 0]);
+  assert.deepEqual(softmaxRow([-Infinity, 900], [[1], [2]]).output, [2]);
+});
+
+test("the address of a pair of a trace", () => {
+  const address = { trace: "0123456789abcdef", layer: 3, head: 5, query: 131_071, key: 12 };
+  assert.deepEqual(readTraceAddress(writeTraceAddress(address)), address);
+  for (const wrong of ["", "#stage=hand&query=1&key=2", writeTraceAddress({ ...address, trace: "../x" }), writeTraceAddress({ ...address, query: -1 })]) assert.equal(readTraceAddress(wrong), null);
 });
 
 test("two heads, concatenated and through W_O, agree", () => {

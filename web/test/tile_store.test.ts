@@ -93,6 +93,20 @@ test("requests wait until the view rests, up to a limit", async () => {
   assert.equal(server.paths[server.paths.length - 1], "5/0/11");
 });
 
+test("held requests are sent when they are released, or after the time that was given", async () => {
+  const { server, store } = started();
+  store.hold(1000);
+  store.request([tile(0, 0, 0)], true);
+  assert.deepEqual(server.paths, []);
+  store.release();
+  assert.deepEqual(server.paths, ["0/0/0"]);
+  store.hold(20);
+  store.request([tile(1, 0, 0)], true);
+  assert.deepEqual(server.paths, ["0/0/0"]);
+  await wait(60);
+  assert.deepEqual(server.paths, ["0/0/0", "1/0/0"]);
+});
+
 test("an empty tile is cached", async () => {
   const { server, store } = started();
   store.request([tile(2, 0, 0)], true);

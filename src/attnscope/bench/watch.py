@@ -42,7 +42,7 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     torch.manual_seed(0)
     with TemporaryDirectory() as folder:
         save(Decoder(DECODERS[MODEL]), folder)
-        model, tokenizer = load(source or folder, dtype=torch.float32)
+        model, tokenizer = load(source or folder, dtype=torch.float32, progress=False)
         ids = text_ids(tokenizer, length) if source else torch.randint(DECODERS[MODEL].vocab_size, (1, length))
         yield compare_ways(model.train(), ids, is_trained=source is not None)
         del model

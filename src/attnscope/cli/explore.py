@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnscope.cli.commands import Handler, Options, argument, command, option
 from attnscope.errors import SettingError
 from attnscope.extras import require
+
+if TYPE_CHECKING:
+    from attnscope.recording import Trace
 
 
 def address_options(handler: Handler) -> Handler:
@@ -74,7 +77,7 @@ def address_of(options: Options) -> dict[str, Any]:
     metavar="FILE.html",
     about="write one head as a static page instead, which needs no AttnScope to be read",
 )
-@option("--head", metavar="L12H3", about="the head to save (default: L0H0)")
+@option("--head", metavar="L12H3", about="the head to save (default: the one that the explorer opens on)")
 @address_options
 def explore(options: Options) -> None:
     """Open and wait, or save."""
@@ -102,20 +105,24 @@ def save(options: Options) -> None:
         raise SettingError("--save: expected the folder of a trace, got a survey, a watched run or --model")
     if len(options.folders) != 1:
         raise SettingError(f"--save: expected one trace, got {len(options.folders)} folders")
-    wanted = options.head or "L0H0"
-    place = re.fullmatch(r"[Ll](\d{1,7})[Hh](\d{1,7})", wanted)
-    if place is None:
-        raise SettingError(f"--head: expected a head such as L12H3, got {wanted!r}")
     folder, page = Path(options.folders[0]), Path(options.save)
-    trace, layer, number = open_trace(folder), int(place[1]), int(place[2])
-    numbers = (
-        list(trace.layer(layer).heads) if layer < len(trace) else []
-    )  # a trace may have only some heads of the model
+    trace = open_trace(folder)
+    layer, head = (None, None) if options.head is None else find_head(trace, options.head)
+    with Console(stderr=True).status(f"exporting {options.head or 'a head'}"):
+        save_page(trace, page, layer=layer, head=head, name=folder.resolve().name)
+    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
+
+
+def find_head(trace: Trace, name: str) -> tuple[int, int]:
+    """The index of the layer, and of the head in it, that a name such as L12H3 stands for."""
+    place = re.fullmatch(r"[Ll](\d{1,7})[Hh](\d{1,7})", name)
+    if place is None:
+        raise SettingError(f"--head: expected a head such as L12H3, got {name!r}")
+    layer, number = int(place[1]), int(place[2])
+    numbers = list(trace.layer(layer).heads) if layer < len(trace) else []  # a trace may have only some heads
     if number not in numbers:
         known = (
             f"layers 0 to {len(trace) - 1}" if not numbers else f"the heads {', '.join(f'H{one}' for one in numbers)}"
         )
-        raise SettingError(f"--head {wanted} is not in this trace, which has {known}")
-    with Console(stderr=True).status(f"exporting {wanted}"):
-        save_page(trace, page, layer=layer, head=numbers.index(number), name=folder.resolve().name)
-    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
+        raise SettingError(f"--head {name} is not in this trace, which has {known}")
+    return layer, numbers.index(number)

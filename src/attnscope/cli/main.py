@@ -31,7 +31,7 @@ REMEDIES = dict.fromkeys(NOT_WRITABLE, "give another path, or free some space") 
 )
 """What to do about error numbers that are not bugs: missing permission or space, and disks that fail."""
 SECTIONS = {
-    "Inspect attention": ("look", "explore", "picture"),
+    "Inspect attention": ("look", "explore", "publish", "picture"),
     "Analyze heads": ("heads", "survey", "fact", "cache"),
     "Run and train models": ("download", "generate", "train", "watch"),
     "Learn": ("lab",),

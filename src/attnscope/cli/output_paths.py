@@ -1,13 +1,18 @@
-"""Checks output paths before a command starts its work."""
+"""Checks output paths before a command starts its work, and writes tables of heads."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnscope.errors import SettingError
+
+if TYPE_CHECKING:
+    from attnscope.heads import HeadTable
 
 
 def check_output_file(file: str | None, *, command_name: str) -> None:
@@ -33,3 +38,13 @@ def report_write_errors(path: str | Path, *, command_name: str) -> Iterator[None
     except OSError as error:
         reason = error.strerror or str(error)
         raise SettingError(f"{command_name}: {path} cannot be written: {reason}; give another path") from error
+
+
+def write_table(table: HeadTable, *, csv: str | None, parquet: str | None, command_name: str) -> None:
+    """Write a table of heads to the files that are given; `-` as CSV is standard output."""
+    if csv is not None:
+        with report_write_errors(csv, command_name=command_name):
+            table.to_csv(sys.stdout if csv == "-" else csv)
+    if parquet is not None:
+        with report_write_errors(parquet, command_name=command_name):
+            table.to_parquet(parquet)

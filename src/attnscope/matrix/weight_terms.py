@@ -20,13 +20,20 @@ from attnscope.matrix.positions import Positions
 class WeightTerms(NamedTuple):
     """The terms of one attention weight."""
 
-    products: Tensor  #: query_i * key_i of each dimension, (dim,), float64, on the CPU; their sum is q.k
+    query: Tensor  #: q as it enters the dot product, (dim,), float64, on the CPU
+    key: Tensor  #: k, likewise
     scale: float  #: factor of q.k
     score: float  #: scale * q.k, changed by the score modifiers; what the softmax takes unless it is masked
     is_modified: bool  #: whether there are score modifiers
     is_masked: bool  #: whether the mask forbids the cell, so that its weight is 0
     lse: float  #: log-sum-exp of the row, including sinks; -inf for a row without keys
+    sink: float | None  #: logit of the attention sink of the head, which has no value; None without one
     weight: float  #: exp(score - lse), or 0
+
+    @property
+    def products(self) -> Tensor:
+        """q_i * k_i of each dimension, (dim,); their sum is q.k."""
+        return self.query * self.key
 
 
 def weight_terms(source: LazyWeights, query: int, key: int) -> WeightTerms:
@@ -38,5 +45,15 @@ def weight_terms(source: LazyWeights, query: int, key: int) -> WeightTerms:
     is_masked = not bool(allowed_cells(source.spec, cells).flatten()[0])
     lse = source.lse_of(rows).flatten()[0]
     weight = 0.0 if is_masked else float(torch.exp(torch.tensor(score, dtype=source.dtype) - lse.cpu()))
-    products = one[0, 0, 0].double().cpu() * other[0, 0, 0].double().cpu()
-    return WeightTerms(products, source.spec.scale, score, bool(source.spec.steps), is_masked, float(lse), weight)
+    sinks = source.spec.sinks
+    return WeightTerms(
+        query=one[0, 0, 0].double().cpu(),
+        key=other[0, 0, 0].double().cpu(),
+        scale=source.spec.scale,
+        score=score,
+        is_modified=bool(source.spec.steps),
+        is_masked=is_masked,
+        lse=float(lse),
+        sink=None if sinks is None else float(sinks.logits[0]),
+        weight=weight,
+    )

@@ -271,5 +271,5 @@ function Option({ id, suggestion, isActive, choose }: OptionOptions): JSX.Elemen
 
 /** One line, with its spaces. */
 function formatContext(text: string): string {
-  return formatRunningText(text.replace(/\s+/gu, " "));
+  return text === "" ? "" : formatRunningText(text.replace(/\s+/gu, " "));
 }

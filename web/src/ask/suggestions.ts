@@ -11,8 +11,10 @@ import type { HeadRanking } from "../questions/head_ranking";
 import type { Link } from "../questions/head_question";
 import { parseQuestion, resolvePositions, type Positions } from "../questions/parse_question";
 import { joinParts, namePositions, type GetText } from "../questions/sentences";
+import { canEvict } from "../server/evicted_keys";
 import { formatHeadName, getLayerNumber, type Layer, type Side, type TraceHead } from "../server/protocol";
-import { isAvailable, type HeadId } from "../state";
+import { formatEviction, parseEvictions, POLICY_NAMES } from "../questions/evictions";
+import { isAvailable, type Eviction, type HeadId } from "../state";
 import { findLinks, findNextPlaces, type LinkChoice, type Place, type TextSearch } from "./find_words";
 
 export interface Suggestion {
@@ -55,6 +57,7 @@ export interface AskContext extends TextSearch {
   rememberPlace(text: string, side: Side, place: Place): void;
   setLabel(label: string): void;
   setFilter(filter: string): void;
+  setEviction(eviction: Eviction | null): void;
 }
 
 const MAX_PLACES = 5;
@@ -86,6 +89,7 @@ export async function suggest(typed: string, context: AskContext, signal: AbortS
     }
     case "text":
       return [
+        ...suggestEvictions(question.text, layer, context),
         ...(await suggestPlaces(question.text, layer, context, signal)),
         ...suggestLabels(question.text.toLowerCase(), context, true),
         ...suggestCommands(question.text, context.getCommands()),
@@ -97,7 +101,7 @@ export async function suggest(typed: string, context: AskContext, signal: AbortS
 function suggestExamples(shown: TraceHead | null): readonly Suggestion[] {
   if (!shown) return [];
   const head = formatHeadName(shown.meta, shown.layer, shown.head);
-  const examples = [head, "is -> the", "-1 -> 0..9", "label:induction", "entropy<1"];
+  const examples = [head, "is -> the", "-1 -> 0..9", "label:induction", "entropy<1", ...(canEvict(shown.meta.layers[shown.layer]) ? ["keep 25% by received"] : [])];
   return examples.map((text) => ({ group: "Ask for words of the text, or", text, detail: "", fill: text, run: () => undefined }));
 }
 
@@ -137,6 +141,15 @@ function suggestScore(filter: string, context: AskContext): readonly Suggestion[
     const count = scored.filter((head) => passesFilters(head, "", condition)).length;
     return { group: "Scores", text: `${formatScoreName(known)} ${rest}`, detail: pluralize(count, "head"), run: () => context.setFilter(condition) };
   });
+}
+
+function suggestEvictions(text: string, layer: Layer, context: AskContext): readonly Suggestion[] {
+  return (canEvict(layer) ? parseEvictions(text) : []).map((eviction) => ({
+    group: "KV cache",
+    text: eviction ? formatEviction(eviction) : "keep all pairs",
+    detail: eviction ? POLICY_NAMES[eviction.by] : "",
+    run: () => context.setEviction(eviction),
+  }));
 }
 
 async function suggestPlaces(text: string, layer: Layer, context: AskContext, signal: AbortSignal): Promise<readonly Suggestion[]> {

@@ -7,7 +7,7 @@
 
 import { render, type JSX } from "preact";
 import { useLayoutEffect } from "preact/hooks";
-import { formatCount, formatOrdinal, formatWeight, pluralize } from "../format_numbers";
+import { formatCount, formatOrdinal, formatWeight, formatWeightColumn, pluralize } from "../format_numbers";
 import type { HostContext } from "../host";
 import { element } from "../panels/dom";
 import { describeCell, describeToken } from "../panels/live_region";
@@ -21,6 +21,7 @@ import { describeLink } from "../questions/sentences";
 import { ResponseCache } from "../server/requests";
 import { readFloats } from "../server/tile_codec";
 import type { Transport } from "../server/transport";
+import { writeTraceAddress } from "../steps/trace_address";
 import { HeadSection } from "./head_section";
 import { findPassage } from "./passage";
 import { listKeyFacts, listQueryFacts, PinSection, type PinReport, type Weights } from "./pin_section";
@@ -46,6 +47,8 @@ export interface EvidenceInput {
   readonly link: Link | null;
   /** Whether the links of the pins are listed here; other views list them themselves. */
   readonly isFull: boolean;
+  /** The note about the pins, from the address. */
+  readonly note: string;
   /** All heads by the pinned link, strongest first; null while nothing is ranked. */
   readonly ranked: readonly RankedHead[] | null;
 }
@@ -54,7 +57,7 @@ export class Evidence {
   readonly element: HTMLElement;
   readonly #content = element("div", { class: "evidence" });
   readonly #cache: ResponseCache;
-  #input: EvidenceInput = { shown: null, link: null, isFull: true, ranked: null };
+  #input: EvidenceInput = { shown: null, link: null, isFull: true, note: "", ranked: null };
   #rendered = "";
   /** The query last reported on, for following. */
   report: QueryReport | null = null;
@@ -79,9 +82,9 @@ export class Evidence {
 
   /** Called on every change of the state; renders only what changed. */
   show(input: EvidenceInput): void {
-    const { shown, link, isFull, ranked } = input;
+    const { shown, link, isFull, note, ranked } = input;
     const first = ranked?.slice(0, MAX_RANKED);
-    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, link, isFull, first, this.actions.canGoBack()]);
+    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, link, isFull, note, first, this.actions.canGoBack()]);
     if (name === this.#rendered) return;
     [this.#input, this.#rendered] = [input, name];
     this.element.hidden = shown === null;
@@ -113,7 +116,7 @@ interface QueryData {
 }
 
 function Sections(options: SectionsOptions): JSX.Element {
-  const { shown, link, isFull, ranked, actions, context, cache, setReport } = options;
+  const { shown, link, isFull, note, ranked, actions, context, cache, setReport } = options;
   const { meta, layer, head } = shown;
   const { query = null, key = null } = link ?? {};
   const { trace } = meta;
@@ -189,11 +192,21 @@ function Sections(options: SectionsOptions): JSX.Element {
   return (
     <>
       {isFull && query === null && key === null && <Invitation />}
+      {note !== "" && (
+        <section class="note" aria-label="Note in the link">
+          <h3>Note in the link</h3>
+          <p>{note}</p>
+        </section>
+      )}
       {cellPath !== null && link && query && key && (
         <section class="cell-panel" aria-label="Pinned cell">
           <Cell shown={shown} link={link} weight={cell} rank={getRank()} seen={known?.report.visible_keys} getText={getText} />
           {!isSpan(link) && (
-            <Why hasLesson={host.kind === "page"} path={paths.why(trace, layer, head, query.first, key.first)} load={(path, signal) => cache.json<WeightReport>(path, signal)} />
+            <Why
+              lesson={host.kind === "page" ? `/steps${writeTraceAddress({ trace, layer, head, query: query.first, key: key.first })}` : null}
+              path={paths.why(trace, layer, head, query.first, key.first)}
+              load={(path, signal) => cache.json<WeightReport>(path, signal)}
+            />
           )}
         </section>
       )}
@@ -301,7 +314,7 @@ function RankedHeads({
             <button type="button" aria-current={layer === shown.layer && head === shown.head ? "true" : undefined} onClick={() => chooseHead(layer, head)}>
               <span>{formatHeadName(shown.meta, layer, head)}</span>
               <span />
-              <span class="weight">{formatWeight(value)}</span>
+              <span class="weight">{formatWeightColumn(value)}</span>
               <span class="weight-bar" aria-hidden="true" style={{ width: `${Math.max(1, (100 * value) / most)}%` }} />
             </button>
           </li>

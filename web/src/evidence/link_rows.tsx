@@ -54,7 +54,9 @@ export function Kwic({ passage, position }: { readonly passage: Passage | null; 
   if (!passage) return <bdi class="token token-unknown">#{position}</bdi>;
   return (
     <span class="kwic">
-      <bdi class="soft">{passage.before}</bdi>
+      <span class="kwic-before soft">
+        <bdi>{passage.before}</bdi>
+      </span>
       <bdi class="kwic-token">{passage.marked}</bdi>
       <bdi class="soft">{passage.after}</bdi>
     </span>

@@ -10,12 +10,12 @@ export interface WhyOptions {
   /** Names the link. */
   readonly path: string;
   load(path: string, signal: AbortSignal): Promise<WeightReport>;
-  /** Whether the page that explains the steps is served beside this one. */
-  readonly hasLesson: boolean;
+  /** The page that computes the weight step by step; null where it is not served. */
+  readonly lesson: string | null;
 }
 
 /** Loads when it is opened. */
-export function Why({ path, load, hasLesson }: WhyOptions): JSX.Element {
+export function Why({ path, load, lesson }: WhyOptions): JSX.Element {
   const [isOpen, setOpen] = useState(false);
   const { value, isStale, problem } = useResponse(isOpen ? path : null, (signal) => load(path, signal));
   return (
@@ -23,9 +23,9 @@ export function Why({ path, load, hasLesson }: WhyOptions): JSX.Element {
       <summary>Why this weight</summary>
       {isOpen && (isStale || !value) && <p class="soft">{problem ?? "reading…"}</p>}
       {isOpen && !isStale && value && <Steps {...value} />}
-      {isOpen && hasLesson && (
+      {isOpen && lesson !== null && (
         <p class="soft">
-          <a href="/steps">How a weight is computed, step by step</a>
+          <a href={lesson}>Compute this weight step by step</a>
         </p>
       )}
     </details>

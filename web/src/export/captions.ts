@@ -7,11 +7,15 @@ import type { Meta } from "../server/protocol";
 
 const MAX_NAME_LENGTH = 60;
 
-/** Letters, digits, dots, dashes: a name that every disk takes, and that hides nothing. */
-export function createFileName(meta: Meta, head: string, { query, key }: TokenRanges, ending: string): string {
+/** The name of the model in letters, digits, dots and dashes, which every disk takes, and which hides nothing. */
+export function formatModelName(meta: Meta): string {
   const plain = (meta.model || meta.name).normalize("NFKC").replace(/[^\p{L}\p{N}._-]+/gu, "-");
   const model = [...plain.replace(/^[-._]+/, "")].slice(0, MAX_NAME_LENGTH).join("").replace(/[-._]+$/, "");
-  return `${model || "attention"}_${head}_q${query[0]}-${query[1] - 1}_k${key[0]}-${key[1] - 1}.${ending}`;
+  return model || "attention";
+}
+
+export function createFileName(meta: Meta, head: string, { query, key }: TokenRanges, ending: string): string {
+  return `${formatModelName(meta)}_${head}_q${query[0]}-${query[1] - 1}_k${key[0]}-${key[1] - 1}.${ending}`;
 }
 
 /** What a colour stands for, and between which ends. */

@@ -153,7 +153,7 @@ export function openExportDialog(context: ViewContext, map: MapView, shown: Trac
     createWeightsKind("npy", `${formatSize(NPY_HEADER + 4 * cells)}; a float32 array for numpy.load, in which masked pairs are NaN`),
     {
       ending: "html",
-      problem: file && "This page is such a file: pass on a copy of it.",
+      problem: host.kind === "site" ? "This page is published: pass on its address." : file && "This page is such a file: pass on a copy of it.",
       describe: () => "A page that works without AttnScope and without a network: this head from far to near as far as it fits, then other heads. At most 12 MB; of a long text it takes a minute.",
       create: () => download(paths.page(meta.trace, layer, head, [...query, ...key], pinQuery, pinKey, writeAddress(store.get()))),
     },

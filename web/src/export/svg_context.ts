@@ -65,7 +65,7 @@ export function createSvgSurface(width: number, height: number, scale: number): 
     group.append(made);
     return made;
   };
-  const getFill = (): Values => (fill === null ? toColourAttributes("fill", String(pen.fillStyle)) : { fill });
+  const getFill = (): Values => (fill === null ? toColourAttributes("fill", String(pen.fillStyle)) : { fill, ...(pen.globalAlpha < 1 && { "fill-opacity": pen.globalAlpha }) });
   const getStroke = (): Values => ({
     fill: "none",
     ...toColourAttributes("stroke", String(pen.strokeStyle)),

@@ -7,12 +7,11 @@
 
 import { segments } from "../panels/controls";
 import { button, element, replaceChildren, token, type Child } from "../panels/dom";
-import type { ViewContext } from "../panels/view_context";
+import type { StatePanel, ViewContext } from "../panels/view_context";
 import { formatDuration, pluralize } from "../format_numbers";
 import { isConnectionError } from "../server/connection";
 import { LatestRequest } from "../server/requests";
-import { paths, type AblateRequest, type AblationMethod, type AblationResult, type TraceHead } from "../server/protocol";
-import type { State } from "../state";
+import { paths, type AblateRequest, type AblationMethod, type AblationResult } from "../server/protocol";
 import { canAblate, toggleAblation } from "./ablated_heads";
 import { getCurrentHead } from "./heads_scene";
 import { getHeadName, includesHead } from "./scored_heads";
@@ -22,12 +21,7 @@ const PAUSE_MILLISECONDS = 150;
 /** For texts of more tokens, the time that they take is estimated first. */
 const LONG_TEXT = 2048;
 
-export interface AblationPanel {
-  readonly element: HTMLElement;
-  update(state: State, shown: TraceHead | null): void;
-}
-
-export function createAblationPanel(context: ViewContext): AblationPanel {
+export function createAblationPanel(context: ViewContext): StatePanel {
   const { store, session, signal } = context;
   const currentSwitch = element("input", { type: "checkbox" });
   const name = element("span");

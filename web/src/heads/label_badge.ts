@@ -4,6 +4,7 @@ import { element } from "../panels/dom";
 
 /** One shape per known label, so that colour is not the only difference; none of them can become an emoji. */
 const SHAPES: Readonly<Record<string, string>> = {
+  retrieval: "◎",
   induction: "★",
   duplicate: "◆",
   agreement: "◇",
@@ -13,6 +14,7 @@ const SHAPES: Readonly<Record<string, string>> = {
   self: "■",
   local: "▲",
   sink: "▼",
+  streaming: "≡",
   broad: "□",
   mixed: "○",
 };

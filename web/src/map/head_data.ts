@@ -4,7 +4,8 @@
 import { CellStore } from "../server/cell_store";
 import { getChannels, type MaskInfo } from "../tiles/tile_cover";
 import { FloatStore } from "../server/float_store";
-import type { ChannelMode } from "../state";
+import { EvictionStore, type EvictedKeys } from "../server/evicted_keys";
+import type { ChannelMode, Eviction } from "../state";
 import { formatReading, MapData, type Reading } from "./map_data";
 import type { StripBlock } from "../paint/marginals";
 import { TILE_SIZE, ZoomPlan, type TokenRanges } from "../geometry/zoom_plan";
@@ -20,11 +21,15 @@ import { getVisibleRange, type Viewport } from "../geometry/viewport";
 /** In the header of a tile. */
 const MEAN = 0;
 const PROGRESS_POLL_MILLISECONDS = 1000;
+/** Tiles, which take the server longer, are requested after the preview, or after this time. */
+const PREVIEW_WAIT_MILLISECONDS = 400;
+const FRAMES_MILLISECONDS = 34;
 
 export class HeadData extends MapData {
   readonly tiles: TileStore;
   readonly cells: CellStore;
   readonly floats: FloatStore;
+  readonly evictions: EvictionStore;
   meta: Meta | null = null;
   ref: HeadRef = { trace: "", layer: 0, head: 0 };
   layer: Layer | null = null;
@@ -47,6 +52,7 @@ export class HeadData extends MapData {
     this.tiles = new TileStore(transport, onChange);
     this.cells = new CellStore(transport, onChange);
     this.floats = new FloatStore(transport, onChange);
+    this.evictions = new EvictionStore(transport, onChange);
   }
 
   setHead(meta: Meta, layer: number, head: number): void {
@@ -72,6 +78,7 @@ export class HeadData extends MapData {
     this.tiles.close();
     this.cells.close();
     this.floats.close();
+    this.evictions.close();
   }
 
   get masking(): MaskInfo {
@@ -133,6 +140,10 @@ export class HeadData extends MapData {
     return count > 0 ? sum / count : null;
   }
 
+  override getEvicted(eviction: Eviction | null): EvictedKeys | null {
+    return this.evictions.get(this.ref, this.layer, eviction);
+  }
+
   getReading(query: number, key: number, view: Viewport, mode: ChannelMode): Reading | undefined {
     const exact = this.cells.get(query, key);
     if (exact !== undefined) return { value: Number.isNaN(exact) ? null : exact, exact: true };
@@ -165,17 +176,19 @@ export class HeadData extends MapData {
     this.#previewRequest.cancel();
     // The heads view has loaded the largest weights, which are brighter: they are shown until the means are here.
     const path = paths.preview(trace, layer, head, "mean");
-    if (this.preview?.channel === MEAN || this.transport.hasResponse?.(path) === false) return;
+    if (this.preview?.channel === MEAN || this.transport.hasResponse?.(path) === false) return this.tiles.release();
+    this.tiles.hold(PREVIEW_WAIT_MILLISECONDS);
     void this.#previewRequest.run(
       (signal) => this.transport.bytes(path, signal),
       (body) => {
-        if (!body) return;
+        if (!body) return this.tiles.release();
         const tile = readTile(body);
         this.preview = { ...tile, hasMasked: tile.codes.includes(0) };
         this.onChange();
+        // Once it is drawn.
+        setTimeout(() => this.tiles.release(), FRAMES_MILLISECONDS);
       },
-      // The tiles follow.
-      () => undefined,
+      () => this.tiles.release(),
     );
   }
 

@@ -9,7 +9,8 @@ import { countVisibleKeys, type Channel, type MarginalKind, type Meta, type Sect
 import { formatWeight } from "../format_numbers";
 import { findSpikes, type Spike } from "../tiles/spikes";
 import { findStrongestBins } from "../tiles/strongest_bins";
-import type { ChannelMode } from "../state";
+import type { EvictedKeys } from "../server/evicted_keys";
+import type { ChannelMode, Eviction } from "../state";
 import type { LoadedTile, TileResult, TileSource } from "../tiles/tile_store";
 import { getVisibleRange, type Viewport } from "../geometry/viewport";
 
@@ -66,6 +67,11 @@ export abstract class MapData {
   abstract requestCells(range: TokenRanges): void;
   abstract getStrip(kind: MarginalKind, view: Viewport): StripBlock[];
   abstract getSections(side: Side): readonly Section[];
+  /** The evicted keys; null for none, while they are loading, and in a picture of two heads. */
+  getEvicted(_eviction: Eviction | null): EvictedKeys | null {
+    return null;
+  }
+
   abstract getSinkShare(view: Viewport): number | null;
   abstract pollProgress(): void;
 

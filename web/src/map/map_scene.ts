@@ -4,7 +4,9 @@
 import { chooseLabels, chooseNumbers, EVERY_TOKEN_FROM_ZOOM, type AxisLabel, type AxisView } from "../geometry/axis_labels";
 import type { ColourScale } from "../paint/colour";
 import type { LayoutParts, MapLayout } from "./map_layout";
-import type { ChannelMode } from "../state";
+import type { EvictedKeys } from "../server/evicted_keys";
+import { paintEvictedColumns } from "../paint/evicted_columns";
+import type { ChannelMode, Eviction } from "../state";
 import type { MapData, TileDrawing } from "./map_data";
 import { paintCorner, paintLeftAxis, paintNames, paintTag, paintTopAxis, paintUnmatched, placeTag, type Tag, type UnmatchedTokens } from "../paint/axes";
 import { paintLegend } from "../paint/legend";
@@ -48,6 +50,8 @@ export interface MapScene {
   scale: ColourScale;
   mode: ChannelMode;
   hideSink: boolean;
+  eviction: Eviction | null;
+  evicted: EvictedKeys | null;
   pinQuery: number | null;
   pinKey: number | null;
   pinQueryEnd: number | null;
@@ -78,6 +82,7 @@ export function paintHeatmap(surface: Surface, scene: MapScene, plot: Box): void
   const map = { view, preview, placements: drawing.placements, getImage: (tile: LoadedTile): CanvasImageSource => images.getImage(tile) };
   if (surface.hatch) paintBins(surface, plot, theme, map, drawing.stride);
   else paintTiles(surface, plot, theme, map);
+  if (scene.evicted) paintEvictedColumns(surface, plot, theme, view, scene.evicted, drawing.stride);
   // The whole bin of the sink is hidden: it shows little else.
   if (scene.hideSink) paintHiddenSink(surface, plot, theme, view, drawing.stride, scene.data.pairDisplay?.mode === "split");
 }
@@ -215,9 +220,14 @@ export function paintSceneLegend(surface: Surface, scene: MapScene, box: Box): v
       ...(data.pairDisplay ? [[`A ${data.pairDisplay.names[0]}, B ${data.pairDisplay.names[1]}`]] : []),
       ...(data.meta?.note ? [["without its mask"]] : []),
       ...(scene.hideSink ? [sink] : []),
+      ...(scene.evicted && scene.eviction ? [describeEviction(scene.evicted.context, scene.eviction)] : []),
       ...(box.width < 700 || !scene.parts.strips ? [] : [[strips]]),
     ],
   });
+}
+
+function describeEviction(context: number, { by, keep }: Eviction): string[] {
+  return [`hatched columns: evicted after ${formatCount(context)} tokens, ${keep}% kept by ${by}`, "hatched columns: evicted"];
 }
 
 function* listCellValues(scene: MapScene): Generator<CellValue> {

@@ -332,7 +332,9 @@ export class CanvasMap implements MapView {
       const { view, mode } = scene;
       data.requestTiles(view, mode, false);
       const drawing = data.getDrawing(view, mode);
-      if (isWhole(drawing)) return { ...scene, data, drawing, role: null };
+      const evicted = data.getEvicted(scene.eviction);
+      if (data.evictions.problem) throw new Error(data.evictions.problem);
+      if (isWhole(drawing) && (evicted !== null) === (scene.evicted !== null)) return { ...scene, data, drawing, evicted, role: null };
       await new Promise((resolve) => setTimeout(resolve, 50));
       signal.throwIfAborted();
     }
@@ -492,6 +494,8 @@ export class CanvasMap implements MapView {
       scale: this.#colours,
       mode,
       hideSink: this.#state.hideSink,
+      eviction: this.#state.eviction,
+      evicted: data.getEvicted(this.#state.eviction),
       pinQuery: this.#state.pinQuery,
       pinKey: this.#state.pinKey,
       pinQueryEnd: this.#state.pinQueryEnd,

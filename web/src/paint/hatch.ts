@@ -1,5 +1,5 @@
 // The hatch that means "masked": light diagonal lines on a light ground, anchored to the screen so that it does not swim while panning.
-// Zero is the darkest colour of the table; nothing the model computed is ever hatched.
+// Zero is the darkest colour of the table; what the model computed is hatched only on request: the first token, and keys evicted from the KV cache.
 import type { Box } from "../geometry/box";
 import type { Context, Surface, Theme } from "./surface";
 

@@ -10,6 +10,8 @@ const MARK = /^\p{M}/u;
 /** Letters, digits, signs and spaces, with a few accents each, that show as they are; those that show nothing are not among them. */
 const PLAIN =
   /^(?:(?![\u115f\u1160\u2800\u3164\uffa0])[\p{L}\p{N}\p{P}\p{S} \t](?:(?![\u034f\u17b4\u17b5\u180b-\u180f\ufe00-\ufe0f\u{e0100}-\u{e01ef}])\p{M}){0,7})+$/u;
+/** Most names and tokens: each character is a grapheme that shows as it is. */
+const ASCII = /^[ -~]+$/;
 const MAX_PER_GRAPHEME = 8;
 const MAX_LENGTH = 32;
 
@@ -54,6 +56,7 @@ export function formatToken(text: string, maxLength: number = MAX_LENGTH): strin
 
 function makeVisible(text: string, longest: number, space = "·"): string {
   if (text === "") return "(empty)";
+  if (text.length <= longest && ASCII.test(text)) return text.replaceAll(" ", space);
   const all = splitGraphemes(text);
   const cut = all.length > longest;
   const kept = cut ? all.slice(0, Math.max(1, longest - 1)) : all;

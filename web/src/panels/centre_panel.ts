@@ -67,4 +67,4 @@ export class CentrePanel {
   }
 }
 
-const NAMES = { map: "Map", text: "Text", heads: "Heads", sentence: "Typed sentence" } as const;
+const NAMES = { map: "Map", text: "Text", heads: "Heads", picture: "Picture", sentence: "Typed sentence" } as const;

@@ -24,6 +24,8 @@ export interface ChartEvents {
 export class Chart {
   readonly element: HTMLCanvasElement;
   #data: ChartData | null = null;
+  /** As observed: to measure it would make the browser lay the page out in the middle of its changes. */
+  #width = 0;
 
   constructor(
     private readonly height: number,
@@ -33,7 +35,10 @@ export class Chart {
     this.element = element("canvas", { class: "chart", role: "img", "aria-label": "no data yet" });
     this.element.style.height = `${height}px`;
     this.element.classList.toggle("pickable", events.onPick !== undefined);
-    const observer = new ResizeObserver(() => this.#paint());
+    const observer = new ResizeObserver(([entry]) => {
+      this.#width = entry?.contentRect.width ?? 0;
+      this.#paint();
+    });
     observer.observe(this.element);
     context.signal.addEventListener("abort", () => observer.disconnect());
     context.host.onThemeChange(() => this.#paint(), context.signal);
@@ -55,18 +60,18 @@ export class Chart {
   clear(): void {
     this.#data = null;
     this.element.setAttribute("aria-label", "no data yet");
-    prepareSurface(this.element, this.element.clientWidth, this.height);
+    const { width } = this.element;
+    this.element.width = width; // erases it
   }
 
   #findBar(event: MouseEvent): number | null {
     const count = this.#data?.values.length ?? 0;
-    const width = this.element.clientWidth;
-    if (count === 0 || width === 0) return null;
-    return Math.min(count - 1, Math.max(0, Math.floor((event.offsetX / width) * count)));
+    if (count === 0 || this.#width === 0) return null;
+    return Math.min(count - 1, Math.max(0, Math.floor((event.offsetX / this.#width) * count)));
   }
 
   #paint(): void {
-    const width = this.element.clientWidth;
+    const width = this.#width;
     if (!this.#data || width === 0) return;
     const surface = prepareSurface(this.element, width, this.height);
     if (!surface) return;

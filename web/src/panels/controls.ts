@@ -45,6 +45,7 @@ export interface Segments<Value> {
   readonly element: HTMLElement;
   update(value: Value): void;
   enable(value: Value, enabled: boolean, why: string): void;
+  hide(value: Value, hidden: boolean): void;
 }
 
 /** A few choices side by side, one button each. */
@@ -57,6 +58,10 @@ export function segments<Value extends string>(
   return {
     element: element("div", { class: "segments", role: "group", "aria-label": label }, ...buttons),
     update: (current) => buttons.forEach((made, index) => setPressed(made, choices[index]?.[0] === current)),
+    hide(value, hidden) {
+      const made = buttons[choices.findIndex(([known]) => known === value)];
+      if (made) made.hidden = hidden;
+    },
     enable(value, enabled, why) {
       const at = choices.findIndex(([known]) => known === value);
       const made = buttons[at];

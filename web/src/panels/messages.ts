@@ -4,13 +4,13 @@ import { button, element, replaceChildren } from "./dom";
 import type { Host } from "../host";
 import { pluralize } from "../format_numbers";
 import { formatTitle } from "../paint/token_text";
-import type { Session, Summary } from "../server/protocol";
+import type { Summary } from "../server/protocol";
 
-/** What to do when nothing answers; `session` says what was started, null where that is not known. */
-export function getStoppedMessage(host: Host, session: Session | null): string {
+/** What to do when nothing answers. */
+export function getStoppedMessage(host: Host): string {
   if (host.kind === "notebook") return "The kernel does not answer; run the cell again.";
-  const command = session && (session.has_model ? " with attnscope look" : " with attnscope explore");
-  return `The server does not answer. If it has stopped, start it again${command ?? ""} and open the address that it prints: this page cannot reach a new server.`;
+  if (host.kind === "site") return "The host of this site does not answer. Check the connection, then reload the page.";
+  return "The server does not answer. If it has stopped, start it again with the same command and open the address that it prints: this page cannot reach a new server.";
 }
 
 export function showLoading(root: HTMLElement): void {
@@ -82,8 +82,8 @@ export interface Banner {
 }
 
 /** Shown on top while the server does not respond; the map stays. */
-export function createBanner(host: Host, session: Session, retry: () => Promise<void>): Banner {
-  const message = element("span", {}, getStoppedMessage(host, session));
+export function createBanner(host: Host, retry: () => Promise<void>): Banner {
+  const message = element("span", {}, getStoppedMessage(host));
   const again = button("Try again", () => {
     again.disabled = true;
     message.textContent = "Trying…";
@@ -92,7 +92,7 @@ export function createBanner(host: Host, session: Session, retry: () => Promise<
         // An error response: another run of the server with another key.
         message.textContent =
           error instanceof TypeError
-            ? getStoppedMessage(host, session)
+            ? getStoppedMessage(host)
             : "A server answers, but not to this page: open the address it printed when it started.";
       })
       .finally(() => {
@@ -103,7 +103,7 @@ export function createBanner(host: Host, session: Session, retry: () => Promise<
   return {
     element: banner,
     show() {
-      if (banner.hidden) message.textContent = getStoppedMessage(host, session);
+      if (banner.hidden) message.textContent = getStoppedMessage(host);
       banner.hidden = false;
     },
     hide() {

@@ -36,6 +36,7 @@ const HEIGHT_SHARE = 0.46;
 const [MIN_CELL_HEIGHT, MAX_CELL_HEIGHT] = [8, 24];
 /** Below this size not every row or column has its number. */
 const MIN_NUMBER_SIZE = 11;
+const CORNER_WIDTH = 20; // as in the style sheet
 
 /** `availableHeads` are the heads that can be opened; null is all. `controls` stand above the grid, `below` under it. */
 export function createNavigator(
@@ -80,21 +81,27 @@ export function createNavigator(
     cell.parentElement?.setAttribute("aria-selected", "true");
     moveTabStop(cell, false);
   };
+  /** Sizes come from the observer, because measuring between two changes of the page makes the browser lay it out twice. */
+  let [width, height] = [0, 0];
   const fitCells = (): void => {
-    if (buttons.length === 0 || root.clientHeight === 0) return;
-    const height = Math.floor((root.clientHeight * HEIGHT_SHARE) / (buttons.length + 1));
-    const clamped = Math.min(MAX_CELL_HEIGHT, Math.max(MIN_CELL_HEIGHT, height));
-    frame.style.setProperty("--cell-height", `${clamped}px`);
-    frame.classList.toggle("few-rows", clamped < MIN_NUMBER_SIZE);
-    frame.classList.toggle("few-columns", (frame.querySelector("td")?.clientWidth ?? 0) < MIN_NUMBER_SIZE + 3);
+    if (buttons.length === 0 || height === 0) return;
+    const fitting = Math.floor((height * HEIGHT_SHARE) / (buttons.length + 1));
+    const cellHeight = Math.min(MAX_CELL_HEIGHT, Math.max(MIN_CELL_HEIGHT, fitting));
+    const columns = Math.max(...buttons.map((row) => row.length));
+    frame.style.setProperty("--cell-height", `${cellHeight}px`);
+    frame.classList.toggle("few-rows", cellHeight < MIN_NUMBER_SIZE);
+    frame.classList.toggle("few-columns", (width - CORNER_WIDTH) / columns < MIN_NUMBER_SIZE + 3);
+    if (fitting < MIN_CELL_HEIGHT && current) scrollInside(frame, current);
   };
-  /** Measured with the next frame, because measuring between two changes of the page makes the browser lay it out twice. */
-  const placeCells = (): void => {
+  const observer = new ResizeObserver((entries) => {
+    for (const { target, contentRect } of entries) {
+      if (target === root) height = contentRect.height;
+      else width = contentRect.width;
+    }
     fitCells();
-    if (current) scrollInside(frame, current);
-  };
-  const observer = new ResizeObserver(fitCells);
+  });
   observer.observe(root);
+  observer.observe(frame);
   signal.addEventListener("abort", () => observer.disconnect());
   frame.addEventListener("keydown", handleKey);
   frame.addEventListener("click", (event) => {
@@ -116,7 +123,7 @@ export function createNavigator(
       }
       replaceChildren(selects, ...createHeadSelects(meta, [layer, head], availableHeads, onChoose));
       setCurrent(buttons[layer]?.[head]);
-      requestAnimationFrame(placeCells);
+      requestAnimationFrame(fitCells);
     },
     paint(getCell) {
       if (!shown) return;

@@ -181,14 +181,15 @@ export class SentenceView {
       "div",
       { class: "presets", role: "group", "aria-label": "Examples", hidden: this.session.presets.length === 0 },
       element("p", { class: "or-choose" }, "Or choose an example:"),
-      ...this.session.presets.map((preset) =>
-        element(
+      ...this.session.presets.map((preset) => {
+        const text = formatTitle(preset.text, 120);
+        return element(
           "div",
           { class: "preset" },
-          button(element("bdi", {}, formatTitle(preset.text, 120)), () => choose(preset), { title: preset.note }),
+          button(element("bdi", {}, text), () => choose(preset), { title: `${text}\n${preset.note}` }),
           element("p", { class: "soft" }, preset.note),
-        ),
-      ),
+        );
+      }),
     );
   }
 

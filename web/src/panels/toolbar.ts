@@ -65,6 +65,7 @@ export function createToolbar(
       ["map", "Map", "Every query and key as a picture (m)"],
       ["text", "Text", "The text itself, with what each token attends to (t)"],
       ["heads", "Heads", "All heads at once, as pictures and by their scores (h)"],
+      ["picture", "Picture", "The image, with what each patch attends to (o)"],
       ["sentence", "Type a sentence", "Run the model on your own text (i)"],
     ],
     (view) => commands.showView(view),
@@ -147,11 +148,12 @@ export function createToolbar(
   /** Show only the controls that have an effect in this view. */
   const showRelevantControls = ({ view, headsAs, compare: compared, scale: chosen }: State): void => {
     const [map, ratio] = [view === "map" || view === "sentence", view === "map" && compared?.mode === "ratio"];
-    const text = view === "text";
+    const text = view === "text" || view === "picture";
     for (const part of [sink, table]) part.hidden = !map;
     channel.element.hidden = text;
     // A ratio has colours of its own, and a range of its own beside it.
     for (const part of [coloured, scale, range.element]) part.hidden = text || ratio;
+    if (view === "picture") coloured.hidden = false;
     if (chosen === "uniform") range.element.hidden = true;
     compare.hidden = view !== "map";
     for (const part of [channel.element, coloured, scale, range.element]) part.inert = view === "heads" && headsAs !== "grid";
@@ -169,6 +171,7 @@ export function createToolbar(
       if (name.textContent !== named) replaceChildren(name, element("bdi", {}, named));
       views.update(state.view);
       views.enable("sentence", sentenceProblem === null || state.view === "sentence", sentenceProblem ?? "");
+      views.hide("picture", meta === null || meta.images.length === 0);
       for (const view of ["map", "text", "heads"] as const)
         views.enable(view, state.trace !== "", "There is no trace to show yet");
       const isThumbnail = state.view === "heads";

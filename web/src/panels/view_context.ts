@@ -36,10 +36,18 @@ export interface CentreView {
   handleAction?(action: Action): boolean;
 }
 
+/** A part of the side panel that follows the state. */
+export interface StatePanel {
+  readonly element: HTMLElement;
+  update(state: State, shown: TraceHead | null): void;
+}
+
 /** What the first heatmap does not need, loaded by a script of its own on a served page. */
 export interface Later {
   createTextView(context: ViewContext): CentreView;
   createHeadsView(context: ViewContext): CentreView;
+  createPictureView(context: ViewContext): CentreView;
+  createEvictionPanel(context: ViewContext): StatePanel;
   openExportDialog(context: ViewContext, map: MapView, shown: TraceHead, root: HTMLElement, secondMap: MapView | null): void;
 }
 

@@ -1,6 +1,6 @@
 /** How the cells of the navigator show the answers to a question, and their legend. */
 
-import { formatMeasure, formatWeight } from "../format_numbers";
+import { formatMeasure, formatWeightColumn } from "../format_numbers";
 import { getLabelShape } from "../heads/label_badge";
 import { formatScoreName } from "../heads/scored_heads";
 import type { HeadCell } from "../panels/navigator";
@@ -58,5 +58,5 @@ export function nameValue(question: HeadQuestion): string {
 export function formatValue(question: HeadQuestion, value: number): string {
   const sign = isSigned(question) && value !== 0 ? (value < 0 ? "−" : "+") : "";
   const size = Math.abs(value);
-  return sign + (size <= 1 ? formatWeight(size) : formatMeasure(value < 0 && !sign ? value : size));
+  return sign + (size <= 1 ? formatWeightColumn(size) : formatMeasure(value < 0 && !sign ? value : size));
 }

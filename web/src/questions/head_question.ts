@@ -19,10 +19,28 @@ export type HeadQuestion =
   | { readonly kind: "difference"; readonly link: Link; readonly other: ComparedHead };
 
 /** The pinned tokens; null where nothing is pinned. */
-export function getPinnedLink({ pinQuery, pinQueryEnd, pinKey, pinKeyEnd }: State): Link | null {
+export function getPinnedLink({ pinQuery, pinQueryEnd, pinKey, pinKeyEnd, region }: State): Link | null {
   const query = pinQuery === null ? null : { first: pinQuery, last: pinQueryEnd ?? pinQuery };
-  const key = pinKey === null ? null : { first: pinKey, last: pinKeyEnd ?? pinKey };
+  const key = region !== "" ? parseRegion(region) : pinKey === null ? null : { first: pinKey, last: pinKeyEnd ?? pinKey };
   return query || key ? { query, key } : null;
+}
+
+/** The positions from the first to the last of a region, which holds some of them. */
+function parseRegion(region: string): Positions {
+  const ends = region.split(/[-,]/).map(Number);
+  return { first: ends[0] ?? 0, last: (ends.at(-1) ?? 1) - 1, runs: region };
+}
+
+/** How many positions are meant. */
+export function countPositions({ first, last, runs }: Positions): number {
+  if (runs === undefined) return last - first + 1;
+  return runs.split(",").reduce((sum, run) => sum - run.split("-").map(Number).reduce((start, stop) => start - stop), 0);
+}
+
+/** The same link without a region, for what knows only single tokens and spans. */
+export function withoutRegion(link: Link | null): Link | null {
+  if (link?.key?.runs === undefined) return link;
+  return link.query && { query: link.query, key: null };
 }
 
 /** A question that cannot be answered now becomes the automatic one. */

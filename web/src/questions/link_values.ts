@@ -56,7 +56,7 @@ export class LinkValues {
   #read(meta: Meta, { query, key }: Link, first: number): Promise<void> {
     return this.#request.run(
       async (signal) => {
-        for await (const found of findHeads(this.transport, meta, { query: toRange(query), key: toRange(key) }, signal, first)) {
+        for await (const found of findHeads(this.transport, meta, { query: toRange(query), key: toRange(key), runs: key?.runs }, signal, first)) {
           signal.throwIfAborted();
           found.layers.forEach((layer, index) => (this.#layers[found.first_layer + index] = layer));
           this.onChange();

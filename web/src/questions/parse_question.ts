@@ -6,6 +6,8 @@ import { FILTER_PATTERN } from "../state";
 export interface Positions {
   readonly first: number;
   readonly last: number;
+  /** The tokens between them that are meant, where these are not all; see `State.region`. */
+  readonly runs?: string;
 }
 
 /** One side of a link: positions, or words of the text. */

@@ -3,7 +3,7 @@
 import { formatCount, formatMeasure, formatPercent, pluralize } from "../format_numbers";
 import { formatTitle, formatToken } from "../paint/token_text";
 import type { Layer, Side } from "../server/protocol";
-import { isMasked, type Link } from "./head_question";
+import { countPositions, isMasked, type Link } from "./head_question";
 import type { Positions } from "./parse_question";
 
 /** A part of a sentence; those with a side are texts of tokens. */
@@ -62,7 +62,8 @@ export function joinParts(parts: readonly SentencePart[]): string {
 }
 
 /** A token by its text, or by its position where it has none; of a span, its first and last tokens. */
-export function namePositions(side: Side, { first, last }: Positions, getText: GetText): readonly SentencePart[] {
+export function namePositions(side: Side, { first, last, runs }: Positions, getText: GetText): readonly SentencePart[] {
+  if (runs !== undefined) return [{ text: `the region of ${pluralize(countPositions({ first, last, runs }), "patch", "patches")}`, side }];
   if (first === last) return [nameToken(side, first, getText)];
   return [
     say(`the ${pluralize(last - first + 1, "token")} from `),

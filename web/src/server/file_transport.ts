@@ -6,7 +6,7 @@
 // Memory: the text, and the last few parts, decompressed.
 import { LruCache } from "../lru_cache";
 import { DenseHead } from "./dense_head";
-import { paths, type FindResult, type HeadLinks, type Meta, type Predictions, type Side, type TokenLink } from "./protocol";
+import { parseRuns, paths, type FindResult, type HeadLinks, type Meta, type Predictions, type Side, type TokenLink } from "./protocol";
 import { readFloats } from "./tile_codec";
 import { ResponseError, type Transport } from "./transport";
 
@@ -58,25 +58,28 @@ export function createFileTransport(data: string): Transport {
   }
 
   /** All weights of a head, or those of the one query that is requested; undefined where the file stores neither. */
-  async function loadLinkWeights(head: string, { query, key }: TokenLink, signal?: AbortSignal): Promise<[DenseHead, TokenLink] | undefined> {
+  async function loadLinkWeights(head: string, link: TokenLink, signal?: AbortSignal): Promise<[DenseHead, TokenLink] | undefined> {
     const weights = await loadDenseHead(head, signal);
-    if (weights) return [weights, { query, key }];
+    if (weights) return [weights, link];
+    const { query } = link;
     const row = query && query[1] - query[0] === 1 ? `${head}/row/${query[0]}` : "";
     const body = (await index).has(row) ? await readStored(row, signal) : null;
     // A row of a long text is stored as the mean and the largest weight of several keys each.
-    return body && readFloats(body).rows === 1 ? [new DenseHead(body), { query: [0, 1], key }] : undefined;
+    return body && readFloats(body).rows === 1 ? [new DenseHead(body), { ...link, query: [0, 1] }] : undefined;
   }
 
   /** The values of the heads that the file stores; null for the others. */
   async function findHeads(trace: string, parameters: URLSearchParams, signal?: AbortSignal): Promise<HeadLinks> {
     const ends = (letter: string): [number, number] | null =>
       parameters.has(`${letter}0`) ? [Number(parameters.get(`${letter}0`)), Number(parameters.get(`${letter}1`))] : null;
-    const link = { query: ends("q"), key: ends("k") };
+    const runs = parameters.get("runs") ?? undefined;
+    const link = { query: ends("q"), key: ends("k"), runs };
+    const last = runs === undefined ? (link.key?.[1] ?? 0) : (parseRuns(runs).at(-1)?.[1] ?? 0);
     const meta = await json<Meta>(paths.meta(trace), signal);
     const [first, stop] = ends("l") ?? [0, meta.layers.length];
     const layers: HeadLinks["layers"] = [];
     for (const [offset, { heads, queries, keys }] of meta.layers.slice(first, stop).entries()) {
-      if ((link.query?.[1] ?? 0) > queries || (link.key?.[1] ?? 0) > keys) {
+      if ((link.query?.[1] ?? 0) > queries || last > keys) {
         layers.push(null);
         continue;
       }
@@ -86,9 +89,9 @@ export function createFileTransport(data: string): Transport {
           return weights && own ? weights.measureLink(own) : { value: null, position: 0 };
         }),
       );
-      layers.push({ values: found.map(({ value }) => value), positions: link.query && link.key ? null : found.map(({ position }) => position) });
+      layers.push({ values: found.map(({ value }) => value), positions: link.query && last > 0 ? null : found.map(({ position }) => position) });
     }
-    return { measure: !link.key ? "top_weight" : link.query ? "weight" : "received", first_layer: first, layers };
+    return { measure: last === 0 ? "top_weight" : link.query ? "weight" : "received", first_layer: first, layers };
   }
 
   /** All predictions are stored as one response. */
@@ -147,7 +150,7 @@ export function createFileTransport(data: string): Transport {
 }
 
 /** The next token at which the text begins, as the server finds it. */
-function findText(texts: readonly string[], parameters: URLSearchParams): FindResult {
+export function findText(texts: readonly string[], parameters: URLSearchParams): FindResult {
   const wanted = (parameters.get("text") ?? "").trim().toLowerCase();
   const after = Number(parameters.get("after"));
   let whole = "";

@@ -1,5 +1,7 @@
 // The protocol of the server, version 1: JSON shapes and paths. Paths are relative to "api/1/".
 
+import type { Eviction, PictureKind } from "../state";
+
 export type Side = "query" | "key";
 export type Channel = "mean" | "max";
 export type MarginalKind = "received" | "entropy";
@@ -66,7 +68,52 @@ export interface Meta {
   note: string | null;
   unmasked: string | null;
   origin: string | null;
+  images: TraceImage[];
   layers: Layer[];
+}
+
+export interface TraceImage {
+  /** Its number in the forward pass. */
+  image: number;
+  /** The layers that have its patches. */
+  layers: number[];
+  /** Height and width of the photo; null where there is none. */
+  size: [height: number, width: number] | null;
+}
+
+/** Where the patches of an image are among the queries or keys of a layer. */
+export interface PatchSide {
+  grid: [frames: number, rows: number, columns: number];
+  /** The part of the photo that the patches cover, as fractions. */
+  box: [left: number, top: number, right: number, bottom: number];
+  /** Of each patch, row by row; -1 for those that the layer does not have. */
+  positions: number[];
+  special: [name: string, start: number, stop: number][];
+}
+
+export interface Patches {
+  query: PatchSide | null;
+  key: PatchSide | null;
+}
+
+/** A number per patch and head. */
+export interface PictureMap {
+  grid: [frames: number, rows: number, columns: number];
+  heads: number;
+  /** float32 in base64, heads x frames x rows x columns; NaN for patches that the layer does not have. */
+  values: string;
+  /** The weights on everything else, per head. */
+  elsewhere: [name: string, shares: (number | null)[]][];
+  /** Of attention rollout. */
+  num_layers?: number;
+}
+
+/** A position that receives much attention, whatever the query. */
+export interface Sink {
+  name: string;
+  position: number;
+  /** The largest mean weight in a head. */
+  share: number | null;
 }
 
 /** Names a head of a trace. */
@@ -209,6 +256,13 @@ export interface LayerScores {
 export interface TokenLink {
   query: readonly [start: number, stop: number] | null;
   key: readonly [start: number, stop: number] | null;
+  /** Ranges of keys instead of all those of `key`: "3-5,9-11", ends excluded. */
+  runs?: string | undefined;
+}
+
+/** The ranges of `TokenLink.runs`. */
+export function parseRuns(runs: string): [start: number, stop: number][] {
+  return runs.split(",").map((run) => run.split("-").map(Number) as [number, number]);
 }
 
 export type LinkMeasure = "weight" | "top_weight" | "received";
@@ -287,6 +341,46 @@ export interface WeightReport {
   value_norm: number | null;
 }
 
+/** A key of a `RowReport`. */
+export interface RowKey {
+  position: number;
+  /** null where the texts of tokens are not known. */
+  text: string | null;
+  /** k */
+  vector: number[];
+  /** What position biases and the like add to scale * q.k; null without any. */
+  bias: number | null;
+  score: number | null;
+  masked: boolean;
+  /** As the map has it. */
+  weight: number;
+  /** v; null where values were not recorded. */
+  value: number[] | null;
+}
+
+/** The vectors of a query and of its strongest keys. A softmax over these keys, `others` and the sink is that over all keys. */
+export interface RowReport {
+  query: number;
+  text: string | null;
+  /** q */
+  vector: number[];
+  scale: number;
+  num_keys: number;
+  visible_keys: number;
+  keys: RowKey[];
+  /** The other visible keys as one: their log-sum-exp, null where it is infinite, and the mean of their values by weight. */
+  others: { count: number; score: number | null; value: number[] | null };
+  /** The logit of the attention sink, which has no value. */
+  sink: number | null;
+}
+
+/** What a head adds to the residual stream at a query. */
+export interface ProjectionReport {
+  /** Why there is none. */
+  problem: string | null;
+  output: number[] | null;
+}
+
 export interface TokenPrediction {
   /** Of this token given those before it, in nats; null for the first token. */
   surprise: number | null;
@@ -301,6 +395,16 @@ export interface Predictions {
   /** Why there are none. */
   problem: string | null;
   tokens: TokenPrediction[];
+}
+
+/** The keys of a context that a head keeps in the KV cache. */
+export interface Evicted {
+  context: number;
+  kept: number;
+  /** Lengths of runs of kept and evicted keys in turn, beginning with kept ones. */
+  runs: number[];
+  /** The weight of the queries after the context on evicted keys, as their mean. */
+  lost: number;
 }
 
 export interface AblateEachRequest {
@@ -359,6 +463,8 @@ const head = (trace: string, layer: number, index: number): string => `${trace}/
 const range = (letter: string, ends: readonly [number, number] | null): string[] =>
   ends ? [`${letter}0=${ends[0]}`, `${letter}1=${ends[1]}`] : [];
 
+const formatEviction = ({ by, keep, context }: Eviction): string => `by=${by}&keep=${keep}${context === null ? "" : `&context=${context}`}`;
+
 export const paths = {
   session: (): string => "session",
   meta: (trace: string): string => `${trace}/meta`,
@@ -389,11 +495,24 @@ export const paths = {
   thumbs: (trace: string, layer: number, channel: Channel): string => `${trace}/${layer}/thumbs?ch=${channel}`,
   heads: (trace: string, layer: number): string => `${trace}/${layer}/heads`,
   /** Of all layers, or of layers [first, stop). */
-  findHeads: (trace: string, { query, key }: TokenLink, layers?: readonly [first: number, stop: number]): string =>
-    `${trace}/find_heads?` + [...range("q", query), ...range("k", key), ...range("l", layers ?? null)].join("&"),
+  findHeads: (trace: string, { query, key, runs }: TokenLink, layers?: readonly [first: number, stop: number]): string =>
+    `${trace}/find_heads?` + [...range("q", query), ...(runs === undefined ? range("k", key) : [`runs=${runs}`]), ...range("l", layers ?? null)].join("&"),
+  photo: (trace: string, image: number): string => `${trace}/photo?image=${image}`,
+  patches: (trace: string, layer: number, image: number): string => `${trace}/${layer}/patches?image=${image}`,
+  /** At most 256 positions, both ends included; null for all queries. */
+  picture: (trace: string, layer: number, image: number, kind: PictureKind, positions: readonly [first: number, last: number] | null): string =>
+    `${trace}/${layer}/picture?image=${image}&of=${kind}` + (positions ? `&p0=${positions[0]}&p1=${positions[1] + 1}` : ""),
+  sinks: (trace: string, layer: number, image: number): string => `${trace}/${layer}/sinks?image=${image}`,
   opening: (trace: string): string => `${trace}/opening`,
   why: (trace: string, layer: number, index: number, query: number, key: number): string =>
     `${head(trace, layer, index)}/why?query=${query}&key=${key}`,
+  steps: (trace: string, layer: number, index: number, query: number, key: number): string =>
+    `${head(trace, layer, index)}/steps?query=${query}&key=${key}`,
+  projection: (trace: string, layer: number, index: number, query: number): string => `${head(trace, layer, index)}/projection?query=${query}`,
+  evicted: (trace: string, layer: number, index: number, eviction: Eviction): string => `${head(trace, layer, index)}/evicted?${formatEviction(eviction)}`,
+  /** The weight of a query on evicted keys. */
+  lost: (trace: string, layer: number, index: number, query: number, eviction: Eviction): string =>
+    `${head(trace, layer, index)}/lost/${query}?${formatEviction(eviction)}`,
   /** At most 4,096 positions. */
   predictions: (trace: string, from: number, to: number): string => `${trace}/predictions?from=${from}&to=${to}`,
   /** A tile body of at most 64 x 64 bins of one head. */

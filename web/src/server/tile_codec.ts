@@ -91,3 +91,39 @@ export function readTile(body: ArrayBuffer): Tile {
 export function readFloats(body: ArrayBuffer): FloatTile {
   return { ...readCheckedHeader(body, FLOAT32, 4), values: new Float32Array(body, HEADER_BYTES) };
 }
+
+/** What a body that is made in the browser says about itself; the rest of the header follows from its values. */
+export type BodyHeader = Pick<TileHeader, "channel" | "causalCut" | "exact" | "rows" | "columns" | "z" | "y" | "x">;
+
+const NO_CHANNEL = 2;
+
+/** The body of a tile of codes, made of `values`. */
+export function packCodes(codes: Uint8Array, values: Iterable<number>, header: BodyHeader): ArrayBuffer {
+  const body = packHeader(U8LOG, values, header, codes.length);
+  new Uint8Array(body, HEADER_BYTES).set(codes);
+  return body;
+}
+
+/** The body of rows of floats; NaN where masked. */
+export function packFloats(values: Float32Array, header: Omit<BodyHeader, "channel" | "causalCut">): ArrayBuffer {
+  const body = packHeader(FLOAT32, values, { ...header, channel: NO_CHANNEL, causalCut: values.some(Number.isNaN) }, 4 * values.length);
+  new Float32Array(body, HEADER_BYTES).set(values);
+  return body;
+}
+
+function packHeader(dtype: number, values: Iterable<number>, { channel, causalCut, exact, rows, columns, z, y, x }: BodyHeader, bytes: number): ArrayBuffer {
+  const body = new ArrayBuffer(HEADER_BYTES + bytes);
+  const view = new DataView(body);
+  let [least, most] = [Infinity, 0];
+  for (const value of values) {
+    if (!(value > 0)) continue;
+    if (value < least) least = value;
+    if (value > most) most = value;
+  }
+  view.setUint32(0, 0x534c5431, false);
+  [dtype, channel, 0, Number(causalCut) | (Number(exact) << 2)].forEach((part, index) => view.setUint8(4 + index, part));
+  [rows, columns].forEach((part, index) => view.setUint16(8 + 2 * index, part, true));
+  [z, y, x].forEach((part, index) => view.setUint32(12 + 4 * index, part, true));
+  [least, most].forEach((value, index) => view.setFloat32(24 + 4 * index, most > 0 ? Math.log2(value) : 0, true));
+  return body;
+}

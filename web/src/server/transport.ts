@@ -1,4 +1,4 @@
-// How the explorer sends requests: over HTTP, to a notebook's kernel, or to a saved file.
+// How the explorer sends requests: over HTTP, to a notebook's kernel, to a saved file, or to the archives of a site.
 
 export interface Transport {
   /** A JSON response. Its shape is not checked: the server is ours. */

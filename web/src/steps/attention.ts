@@ -78,14 +78,19 @@ export function attendRow({ queries, keys, values }: HeadVectors, query: number,
   const scores = dots.map((number) => number * scale);
   const allowed = keys.map((_, key) => isAllowed(mask, query, key));
   const masked = scores.map((score, key) => (allowed[key] ? score : -Infinity));
+  return { products, dots, scores, allowed, ...softmaxRow(masked, values) };
+}
+
+/** From the scores of one query to its weights and its output; weights are 0 where all keys are masked. */
+export function softmaxRow(masked: Vector, values: Matrix): Pick<RowSteps, "masked" | "shift" | "exponentials" | "sum" | "weights" | "weighted" | "output"> {
   const largest = Math.max(...masked);
-  const shift = largest > LARGEST_PLAIN_SCORE || largest < -LARGEST_PLAIN_SCORE ? largest : 0;
+  const shift = Number.isFinite(largest) && Math.abs(largest) > LARGEST_PLAIN_SCORE ? largest : 0;
   const exponentials = masked.map((score) => Math.exp(score - shift));
   const sum = sumElements(exponentials);
-  const weights = exponentials.map((number) => number / sum);
+  const weights = exponentials.map((number) => (sum === 0 ? 0 : number / sum));
   const weighted = values.map((value, key) => value.map((number) => number * (weights[key] ?? 0)));
   const output = weighted.reduce<number[]>(addVectors, new Array<number>(values[0]?.length ?? 0).fill(0));
-  return { products, dots, scores, allowed, masked, shift, exponentials, sum, weights, weighted, output };
+  return { masked, shift, exponentials, sum, weights, weighted, output };
 }
 
 /** The attention weights of all queries. */

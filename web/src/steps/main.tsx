@@ -2,13 +2,15 @@
 
 import { render } from "preact";
 import { createPageHost, followTheme, setLoadState } from "../host";
+import { createHttpTransport } from "../server/http_transport";
 import { StepsPage } from "./steps_page";
 
 const root = document.getElementById("explorer");
 if (root) {
-  const host = createPageHost("file");
+  const labs = root.dataset["labs"]; // in the docs
+  const host = createPageHost(labs === undefined ? "page" : "file");
   followTheme(root, host, new AbortController().signal);
   root.textContent = "";
-  render(<StepsPage labs={root.dataset["labs"] ?? ""} />, root);
+  render(<StepsPage labs={labs ?? ""} transport={labs === undefined ? createHttpTransport() : null} />, root);
   setLoadState(root, host, "ready");
 }

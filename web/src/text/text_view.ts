@@ -22,6 +22,7 @@ import { paths, type Layer, type Links, type MatrixShape, type Section, type Sid
 import type { State } from "../state";
 import { FarPassages } from "./far_passages";
 import { createReceivedLegend, ReceivedAttention } from "./received_attention";
+import { EvictedMarks } from "./evicted_marks";
 import { SurpriseMarks } from "./surprise_marks";
 import { isCode } from "./text_kind";
 import { createTextLegend } from "./text_legend";
@@ -65,6 +66,7 @@ export class TextView implements CentreView {
   readonly #far: FarPassages;
   readonly #received: ReceivedAttention;
   readonly #surprise: SurpriseMarks;
+  readonly #evicted: EvictedMarks;
   readonly #mono = toggle("Monospaced", "Set the text in a monospaced face, as code is", () => this.#setMono(!this.#isMono));
   readonly #requests = { text: new LatestRequest(), sections: new LatestRequest(), words: new LatestRequest(), query: new LatestRequest(), key: new LatestRequest() };
   readonly #requested: Record<"text" | "words" | Side, string | null> = { text: null, words: null, query: null, key: null };
@@ -101,6 +103,7 @@ export class TextView implements CentreView {
     this.#far = new FarPassages(actions);
     this.#received = new ReceivedAttention(transport, this.#marks, signal);
     this.#surprise = new SurpriseMarks(transport, this.#marks, signal);
+    this.#evicted = new EvictedMarks(transport, this.#marks, signal);
     this.#units = segments<Unit>(
       "Count in",
       [
@@ -125,7 +128,7 @@ export class TextView implements CentreView {
     return element(
       "div",
       { class: "text-view", tabindex: -1 },
-      element("div", { class: "bar" }, this.#units.element, this.#mono, this.#surprise.element, this.#sectionField, legend),
+      element("div", { class: "bar" }, this.#units.element, this.#mono, this.#surprise.element, this.#sectionField, legend, this.#evicted.element),
       this.#note,
       element(
         "div",
@@ -243,6 +246,7 @@ export class TextView implements CentreView {
     const visible = page.findVisible();
     this.#received.show(shown, page, this.#invitation.hidden ? null : visible);
     this.#surprise.show(shown, page, visible);
+    this.#evicted.show(shown, page, visible, this.#state.eviction);
     this.#marks.set("control", page.control.flatMap(([start, stop]) => page.createRange(start, stop) ?? []));
     this.#far.show(this.#links.query, visible, page === this.#pages[getPageSide(this.#layer, "key")]);
   }

@@ -64,6 +64,7 @@ export class TileStore implements TileSource {
   #head: HeadRef = { trace: "", layer: 0, head: 0 };
   #timer: ReturnType<typeof setTimeout> | undefined;
   #movedSince: number | null = null;
+  #heldUntil = 0;
   #isClosed = false;
 
   constructor(
@@ -87,6 +88,16 @@ export class TileStore implements TileSource {
     this.#head = head;
     for (const [path, { result: held }] of this.#entries) if (held === "failed") this.#remove(path);
     this.request([], true);
+  }
+
+  /** Send nothing until `release`, or for so long: something smaller is to be seen first. */
+  hold(milliseconds: number): void {
+    this.#heldUntil = performance.now() + milliseconds;
+  }
+
+  release(): void {
+    this.#heldUntil = 0;
+    this.#schedule(0);
   }
 
   get(address: TileAddress, channel: Channel): TileResult | undefined {
@@ -150,6 +161,7 @@ export class TileStore implements TileSource {
   #startRequests(): void {
     this.#movedSince = null;
     const now = performance.now();
+    if (now < this.#heldUntil) return this.#schedule(this.#heldUntil - now);
     let soonest = Infinity;
     for (const { path, idle } of this.#requests) {
       if (this.#running.size >= this.#settings.maxRequests) return;

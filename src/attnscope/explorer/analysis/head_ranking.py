@@ -1,14 +1,14 @@
 """How strongly each head links some tokens to others, for all heads of some layers.
 
-In: the matrices of layers, (heads, queries, keys), and ranges of queries, of keys, or of both. Out: a value per head as
-JSON, with null for NaN weights and for layers that lack these positions.
+In: the matrices of layers, (heads, queries, keys), and positions of queries, of keys, or of both. Out: a value per head
+as JSON, with null for NaN weights and for layers that lack these positions.
 Does not know: servers, how weights are computed. Memory: one block of a layer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -26,13 +26,14 @@ def rank_heads(
     matrices: Iterable[AttentionMatrix],
     first_layer: int,
     queries: range | None,
-    keys: range | None,
+    keys: Sequence[range] | None,
     cancelled: CancelCheck = never_cancelled,
 ) -> dict[str, Any]:
     """Measure a link in all heads of some layers; raises SettingError if no layer has these positions."""
     found = [measure_link(matrix, queries, keys, cancelled) for matrix in matrices]
     if not any(found):
-        raise SettingError(f"no layer has queries {_format(queries)} and keys {_format(keys)}")
+        some = None if keys is None else range(keys[0].start, keys[-1].stop)
+        raise SettingError(f"no layer has queries {_format(queries)} and keys {_format(some)}")
     measure = "received" if queries is None else "top_weight" if keys is None else "weight"
     return {
         "measure": measure,

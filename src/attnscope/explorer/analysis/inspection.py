@@ -59,7 +59,7 @@ def cells(matrix: AttentionMatrix, queries: range, keys: range) -> numpy.ndarray
 
 def check_finite(found: Bins) -> Bins:
     """Return the bins; raises UnsupportedError if a visible weight is NaN."""
-    _check_finite(found.sums)
+    check_weights(found.sums)
     return found
 
 
@@ -109,7 +109,7 @@ def distance_profile(matrix: AttentionMatrix) -> dict[str, Any]:
     counted = 0
     for rows in chosen.split(max(1, MAX_BLOCK_CELLS // max(keys, 1))):
         weights = matrix[rows].cpu().double()
-        _check_finite(weights)
+        check_weights(weights)
         distance = (rows + keys - queries)[:, None] - torch.arange(keys)
         place = torch.bucketize(distance.abs(), inner, right=True) + (distance < 0) * (len(edges) - 1)
         both.view(-1).index_add_(0, place.flatten(), weights.flatten())
@@ -166,7 +166,8 @@ def _check_head_is_finite(layer: AnyLayer) -> None:
     check_finite(layer.matrix().bins([0, queries], [0, keys]))  # NaN in masked positions, such as padding, is allowed
 
 
-def _check_finite(weights: Tensor) -> None:
+def check_weights(weights: Tensor) -> None:
+    """Raise UnsupportedError for NaN weights."""
     if not weights.isfinite().all():
         raise UnsupportedError("this head has weights that are not numbers (NaN); check the model and the recording")
 

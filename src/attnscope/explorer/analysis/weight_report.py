@@ -45,10 +45,10 @@ def weight_report(
         "weight": terms.weight,
         "dot": dot,
         "scale": terms.scale,
-        "score": _finite(terms.score),
-        "bias": _finite(terms.score - terms.scale * dot) if terms.is_modified else None,
+        "score": finite_or_none(terms.score),
+        "bias": finite_or_none(terms.score - terms.scale * dot) if terms.is_modified else None,
         "masked": terms.is_masked,
-        "log_sum_exp": _finite(terms.lse),
+        "log_sum_exp": finite_or_none(terms.lse),
         "products": terms.products.tolist(),
         "frequencies": None if rotary is None else rotary_pairs(terms.products, rotary),
         "value_norm": None if value is None else float(torch.linalg.vector_norm(value.double())),
@@ -72,5 +72,5 @@ def rotary_pairs(products: Tensor, rotary: Rotary) -> list[dict[str, Any]] | Non
     ]
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from torch import Tensor
+
 from attnscope.atlas.atlas import FOREGROUND
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.library.library import Entry, Library, TokenAxis
@@ -19,6 +21,7 @@ from attnscope.explorer.service.guard import RequestError
 from attnscope.explorer.service.http import IMMUTABLE, NOT_FOUND, path_int, query_choice, query_int, respond, to_json
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.matrix import AttentionMatrix
+from attnscope.recording.layers.recorded import Layer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_TOKEN_LENGTH = 200
 LONG = 16_384  # queries from which on columns and scores take seconds
+MAX_RUNS = 256
+RUN = re.compile(r"([0-9]{1,7})-([0-9]{1,7})")
 TRACE_ID = re.compile(r"[0-9a-f]{16,64}")
 
 Result = TypeVar("Result")
@@ -47,6 +52,12 @@ class HeadRef(NamedTuple):
     def keys(self) -> int:
         """The number of keys."""
         return self.entry.layer(self.layer).shape[3]
+
+    def values(self) -> Tensor | None:
+        """The values of the head, (keys, dim); None if they were not recorded."""
+        layer = self.entry.layer(self.layer)
+        value = layer.merge_calls().value if isinstance(layer, Layer) else None
+        return None if value is None else value[0, self.head * value.shape[1] // layer.shape[1]]
 
 
 class Handlers:
@@ -152,6 +163,19 @@ def query_range(request: Request, start: str, stop: str, below: int) -> range | 
         return None
     first = query_int(request, start, 0, below - 1)
     return range(first, query_int(request, stop, first + 1, below))
+
+
+def query_runs(request: Request, name: str, below: int) -> list[range] | None:
+    """Parse several half-open ranges of the query string, such as 5-8,11-14, in order; None if they are absent."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    found = [RUN.fullmatch(part) for part in text.split(",", MAX_RUNS)]
+    runs = [range(int(part[1]), int(part[2])) for part in found if part is not None]
+    ends = [end for run in runs for end in (run.start, run.stop)]
+    if len(runs) < len(found) or len(runs) > MAX_RUNS or not all(runs) or ends != sorted(ends) or ends[-1] > below:
+        raise RequestError(400, f"Expected {name} as at most {MAX_RUNS} ranges in order, got {text[:20]!r}.")
+    return runs
 
 
 def query_block(request: Request, head: HeadRef, max_cells: int, max_side: int | None = None) -> tuple[range, range]:

@@ -12,7 +12,7 @@ from attnscope.atlas.pyramid import EncodedTile
 from attnscope.explorer.analysis.head_ranking import rank_heads
 from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.cancellation import CancelCheck
-from attnscope.explorer.handlers.base import Handlers, query_range
+from attnscope.explorer.handlers.base import Handlers, query_range, query_runs
 from attnscope.explorer.service.guard import RequestError
 from attnscope.explorer.service.http import BYTES, query_choice, respond, respond_json, to_json
 from attnscope.explorer.service.workers import wait_until_done
@@ -43,9 +43,11 @@ class LayerHandlers(Handlers):
         shapes = [layer.shape for layer in entry.trace.layers.values()]
         layers = query_range(request, "l0", "l1", len(shapes)) or range(len(shapes))
         queries = query_range(request, "q0", "q1", max(shape[2] for shape in shapes))
-        keys = query_range(request, "k0", "k1", max(shape[3] for shape in shapes))
+        keys = query_runs(request, "runs", max(shape[3] for shape in shapes))
+        if keys is None and (some := query_range(request, "k0", "k1", max(shape[3] for shape in shapes))) is not None:
+            keys = [some]
         if queries is None and keys is None:
-            raise RequestError(400, "Expected queries q0 and q1, keys k0 and k1, or both.")
+            raise RequestError(400, "Expected queries q0 and q1, keys k0 and k1 or runs, or both.")
 
         def rank(cancelled: CancelCheck) -> bytes:
             return to_json(rank_heads(map(entry.matrix, layers), layers.start, queries, keys, cancelled))

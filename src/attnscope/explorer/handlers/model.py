@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from attnscope.errors import AttnScopeError, UnsupportedError
+from attnscope.explorer.analysis.row_report import head_output
 from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.handlers.base import Handlers
 from attnscope.explorer.library.library import Entry, Library
@@ -30,15 +31,18 @@ from attnscope.explorer.service.http import (
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.sessions.ablation import Ablation, How
 from attnscope.explorer.sessions.lazy_session import LazySession, get_session
-from attnscope.explorer.sessions.model_session import MAX_NEW_TOKENS, ModelSession
+from attnscope.explorer.sessions.model_session import MAX_NEW_TOKENS, BusyError, ModelSession
+from attnscope.explorer.sessions.output_projection import project_head
 from attnscope.explorer.sessions.predictions import NO_MODEL, TracePredictions
 from attnscope.extras import import_extra
+from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+NO_PROJECTION = "No model is loaded, so W_O is not known. Start with: attnscope look MODEL"
 MAX_NAME_LENGTH = 80
 MAX_PREDICTIONS = 4096
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100  # unless it is 0: logits divided by less overflow
@@ -105,6 +109,26 @@ class ModelHandlers(Handlers):
             return found.report(start, stop)
 
         return await self.respond_quick(request, predict, cache="no-store")
+
+    async def projection(self, request: Request) -> Response:
+        """What a head adds to the residual stream at a query: its output through its columns of W_O."""
+        head = self.head_ref(request)
+        query = query_int(request, "query", 0, head.queries - 1)
+
+        def project(matrix: AttentionMatrix) -> dict[str, Any]:
+            values, session = head.values(), get_session(self._session)
+            try:
+                if values is None:
+                    raise UnsupportedError("The values of this trace were not recorded, so the head has no output.")
+                if session is None or session.note is not None:
+                    raise UnsupportedError(NO_PROJECTION)
+                output = head_output(matrix, query, values)
+                added = project_head(session, head.entry.trace, head.layer, head.head, output)
+            except (UnsupportedError, BusyError) as error:
+                return {"problem": str(error), "output": None}
+            return {"problem": None, "output": added.tolist()}
+
+        return respond_json(request, await self.run_on_head(request, head, project), cache="no-store")
 
     async def ablate(self, request: Request) -> Response:
         """Compare the predictions with and without some heads; with `estimate`, only estimate how long that takes."""

@@ -17,8 +17,9 @@ from attnscope.atlas import ZoomPlan
 from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import MissingExtraError
 from attnscope.explorer.analysis import inspection
+from attnscope.explorer.analysis.row_report import row_report
 from attnscope.explorer.analysis.weight_report import weight_report
-from attnscope.explorer.handlers.base import LONG, Handlers, query_block
+from attnscope.explorer.handlers.base import LONG, MAX_TOKEN_LENGTH, Handlers, HeadRef, query_block
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import RequestError
 from attnscope.explorer.service.http import (
@@ -203,21 +204,41 @@ class TraceHandlers(Handlers):
 
     async def why(self, request: Request) -> Response:
         """How a weight was computed from its query and key."""
+        head, query, key = self._pair(request)
+        rotary = head.entry.trace.rotary
+
+        def explain(matrix: AttentionMatrix) -> dict[str, Any]:
+            values = head.values()
+            return weight_report(matrix, query, key, rotary=rotary, value=None if values is None else values[key])
+
+        return respond_json(request, await self.run_on_head(request, head, explain))
+
+    async def steps(self, request: Request) -> Response:
+        """The vectors of a query and of its strongest keys, from which the page computes their weights again."""
+        head, query, key = self._pair(request)
+        axes = {side: head.entry.axis(head.layer, side) for side in ("query", "key")}
+
+        def text(side: str, position: int) -> str | None:
+            axis = axes[side]
+            return None if axis is None else axis.texts[position][:MAX_TOKEN_LENGTH]
+
+        def explain(matrix: AttentionMatrix) -> dict[str, Any]:
+            report = row_report(matrix, query, key, values=head.values())
+            report["text"] = text("query", query)
+            for one in report["keys"]:
+                one["text"] = text("key", one["position"])
+            return report
+
+        return respond_json(request, await self.run_on_head(request, head, explain))
+
+    def _pair(self, request: Request) -> tuple[HeadRef, int, int]:
+        """Parse a query and a key of a head whose queries and keys were recorded."""
         head = self.head_ref(request)
         query = query_int(request, "query", 0, head.queries - 1)
         key = query_int(request, "key", 0, head.keys - 1)
-        layer, rotary = head.entry.layer(head.layer), head.entry.trace.rotary
-        if not isinstance(layer, Layer):
+        if not isinstance(head.entry.layer(head.layer), Layer):
             raise RequestError(409, "This trace has attention weights without queries and keys, so no scores.")
-
-        def explain(matrix: AttentionMatrix) -> dict[str, Any]:
-            call = layer.merge_calls()
-            value = (
-                None if call.value is None else call.value[0, head.head * call.value.shape[1] // layer.shape[1], key]
-            )
-            return weight_report(matrix, query, key, rotary=rotary, value=value)
-
-        return respond_json(request, await self.run_on_head(request, head, explain))
+        return head, query, key
 
     async def profile(self, request: Request) -> Response:
         """The distances over which a head attends."""

@@ -20,9 +20,11 @@ from attnscope.atlas.atlas import FOREGROUND
 from attnscope.attention.algebra import Sizes
 from attnscope.attention.regions import Region
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
+from attnscope.explorer.analysis.image_maps import list_images, name_positions, open_image
 from attnscope.explorer.analysis.inspection import head_scores
 from attnscope.explorer.analysis.sections import Section, sections
 from attnscope.explorer.analysis.words import word_starts
+from attnscope.explorer.library.evictions import Evictions
 from attnscope.explorer.library.example import NAME, example
 from attnscope.explorer.library.survey import SurveyView
 from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
@@ -119,11 +121,26 @@ class Entry:
         return self._compute_once(("matrix", place), lambda: self.layer(place).matrix().batch(0))
 
     def axis(self, place: int, side: str) -> TokenAxis | None:
-        """Return the tokens of the queries or keys of a layer; layers of the same text share them."""
+        """Return the tokens of the queries or keys of a layer; layers of the same text share them.
+
+        Positions of an image model are named by their patches.
+        """
         at = ("query", "key").index(side)
         ids = self.trace.ids(place)[at]
         same = ("given", self.layer(place).shape[2 + at]) if ids is None else id(ids)
-        return self._compute_once(("axis", same), lambda: _axis(self.trace.labels(place)[at]))
+        found = self._compute_once(("axis", same), lambda: _axis(self.trace.labels(place)[at]))
+        if found is not None or not self.images:
+            return found
+        return self._compute_once(("patches", place, at), lambda: _axis(self._name_patches(place, 2 + at)))
+
+    @property
+    def images(self) -> list[dict[str, Any]]:
+        """The images of the trace, and the layers that have their patches."""
+        return self._compute_once("images", lambda: list_images(self.trace))
+
+    def _name_patches(self, place: int, axis: int) -> list[str] | None:
+        images = [image["image"] for image in self.images if place in image["layers"]]
+        return name_positions(open_image(self.trace, images[0]), self.layer(place).name, axis) if images else None
 
     def is_causal(self, place: int) -> bool:
         """Whether all later keys of a layer are known to be masked."""
@@ -133,6 +150,11 @@ class Entry:
     def scores(self) -> TraceScores:
         """The scores of all heads so far."""
         return self._compute_once("scores", lambda: TraceScores(self.trace, self.is_causal, self.matrix))
+
+    @property
+    def evictions(self) -> Evictions:
+        """What a KV cache would keep of this text."""
+        return self._compute_once("evictions", lambda: Evictions(self.trace, self.is_causal))
 
     def stop_background(self) -> None:
         """Cancel the background work of this trace."""
@@ -159,6 +181,7 @@ class Entry:
             "note": self.note,
             "unmasked": None if self.unmasked is None else self.unmasked.trace_id,
             "origin": self.origin,
+            "images": self.images,
             "layers": [self._layer_meta(place) for place in range(len(self.trace))],
         }
 

@@ -20,6 +20,7 @@ from attnscope.heads.scores import SCORES
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
 from attnscope.survey.folder import MANIFEST, SURVEY
+from attnscope.survey.store_paths import report_access, to_path
 from attnscope.survey.tables.survey import Example, Survey
 
 NUMBERS = ("count", "passages", "mean", "std", "standard_error")
@@ -27,8 +28,9 @@ MAX_TEXT = 4_000  # characters before and after the mark
 
 
 def is_survey(folder: str | Path) -> bool:
-    """Whether this is the folder of a survey, finished or not."""
-    return any((Path(folder) / name).is_file() for name in (MANIFEST, SURVEY))
+    """Whether this is the folder of a survey, finished or not; it may be a URL in an object store."""
+    with report_access(folder):
+        return any((to_path(folder) / name).is_file() for name in (MANIFEST, SURVEY))
 
 
 class Layer(NamedTuple):

@@ -16,6 +16,7 @@ from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
 from attnscope.recording.files.expressions import ExpressionWriter
+from attnscope.recording.files.images import image_fields, image_tensors
 from attnscope.recording.layers.dense import DenseLayer
 from attnscope.recording.layers.recorded import Layer
 
@@ -41,6 +42,9 @@ def compute_trace_id(trace: Trace) -> str:
             call = layer.merge_calls()
             _update(digest, _place(rules, call), call.scale, call.query, call.key)
     _update(digest, rules.nodes, *rules.tensors.values())
+    if trace.image_layouts or trace.photos:
+        given = trace.image_layouts, trace.photos
+        _update(digest, image_fields(*given), *image_tensors(*given).values())
     return digest.hexdigest()
 
 

@@ -89,6 +89,12 @@ class TraceScores:
             raise found
         return found
 
+    def put(self, place: int, scores: dict[str, Any]) -> None:
+        """Use scores of a layer that were computed before, and do not score it."""
+        with self._computing:
+            self._scores[place] = scores
+            self._infos[place] = self._infos[place]._replace(cells=MAX_WHOLE_CELLS + 1)
+
     def score_first(self, place: int, cancelled: CancelCheck) -> dict[str, Any] | None:
         """Score the first queries of a layer, unless it is scored; None if only the whole text can be scored."""
         with self._computing:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnscope.errors import AttnScopeError, Cancelled, SettingError
+from attnscope.explorer.handlers.eviction import EvictionHandlers
+from attnscope.explorer.handlers.images import ImageHandlers
 from attnscope.explorer.handlers.layers import LayerHandlers
 from attnscope.explorer.handlers.model import ModelHandlers
 from attnscope.explorer.handlers.survey import SurveyHandlers
@@ -77,7 +79,12 @@ def make_router(
     survey = SurveyHandlers(library, session if isinstance(session, LazySession) else None, workers)
     watch = WatchHandlers(library, workers)
     get_routes = _page_routes(traces, survey, watch) | _trace_routes(traces, text, layers, export)
+    get_routes |= _image_routes(ImageHandlers(library, workers))
     get_routes["/api/1/{trace}/predictions"] = model.predictions
+    get_routes["/api/1/{trace}/{layer}/{head}/projection"] = model.projection
+    eviction = EvictionHandlers(library, workers)
+    get_routes["/api/1/{trace}/{layer}/{head}/evicted"] = eviction.evicted
+    get_routes["/api/1/{trace}/{layer}/{head}/lost/{place}"] = eviction.lost
     routes = [Route(path, handler, methods=["GET"]) for path, handler in get_routes.items()]
     routes += [
         Route("/api/1/run", model.run, methods=["POST"]),
@@ -120,6 +127,16 @@ def _page_routes(traces: TraceHandlers, survey: SurveyHandlers, watch: WatchHand
     }
 
 
+def _image_routes(images: ImageHandlers) -> dict[str, Handler]:
+    """Routes of the images of a trace."""
+    return {
+        "/api/1/{trace}/photo": images.photo,
+        "/api/1/{trace}/{layer}/patches": images.patches,
+        "/api/1/{trace}/{layer}/picture": images.picture,
+        "/api/1/{trace}/{layer}/sinks": images.sinks,
+    }
+
+
 def _trace_routes(
     traces: TraceHandlers, text: TextHandlers, layers: LayerHandlers, export: ExportHandlers
 ) -> dict[str, Handler]:
@@ -140,6 +157,7 @@ def _trace_routes(
         f"{head}/cells": traces.cells,
         f"{head}/profile": traces.profile,
         f"{head}/why": traces.why,
+        f"{head}/steps": traces.steps,
         f"{head}/preview": layers.preview,
         f"{head}/scores": traces.scores,
         f"{head}/block": text.block,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
@@ -19,6 +20,7 @@ from attnscope.explorer.service.guard import Receive
 
 Result = TypeVar("Result")
 MAX_RESULTS = 512  # of background work
+NICENESS = 10  # of work for which nobody waits at the screen
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - not an error of the server
@@ -33,10 +35,10 @@ class WorkerPools:
 
     def __init__(self) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.quick, self.slow = _make_pool("quick", cores), _make_pool("slow", 1)
+        self.quick, self.slow = _make_pool("quick", cores), _make_pool("slow", 1, NICENESS)
         self.search = _make_pool("search", 1)
         self.model = _make_pool("model", 8)  # one runs the model; the others wait in its queue
-        self._background = _make_pool("background", 1)
+        self._background = _make_pool("background", 1, NICENESS)
         self._results: OrderedDict[Hashable, Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -102,8 +104,16 @@ async def wait_until_done(future: Future[Any], timeout_seconds: float | None = N
         await asyncio.wait_for(done.wait(), timeout_seconds)
 
 
-def _make_pool(name: str, threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"attnscope-{name}")
+def _make_pool(name: str, threads: int, niceness: int = 0) -> ThreadPoolExecutor:
+    prefix = f"attnscope-{name}"
+    return ThreadPoolExecutor(threads, thread_name_prefix=prefix, initializer=_lower_priority, initargs=(niceness,))
+
+
+def _lower_priority(niceness: int) -> None:
+    """Let other threads, and a browser on this machine, run before this thread and those that it starts."""
+    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:

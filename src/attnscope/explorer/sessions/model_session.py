@@ -123,7 +123,7 @@ class ModelSession:
 
         with self._queue.wait_turn("baseline" if baseline else "run", is_cancelled):
             model = self._get_baseline() if baseline else self._model
-            return self._record(model, ids, self._codec, chunk_size=CHUNK_SIZE, progress=check)
+            return self._record(model, ids, self._codec, chunk_size=CHUNK_SIZE, values=True, progress=check)
 
     def generate(
         self,
@@ -190,7 +190,7 @@ class ModelSession:
     ) -> None:
         ids = list(request.ids)
         with self._queue.wait_turn("generate", cancelled):
-            with torch.no_grad(), record(self._model, self._codec) as trace:
+            with torch.no_grad(), record(self._model, self._codec, values=True) as trace:
                 decoder, sampler = _CachedDecoder(self._model, cancelled), Sampler(request.sampling, rows=1)
                 logits = decoder.next_logits(ids)
                 _last_row(trace, request)  # raises for an unknown head before the first event

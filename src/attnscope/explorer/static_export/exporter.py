@@ -14,7 +14,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
@@ -24,6 +24,7 @@ from attnscope.atlas import ZoomPlan
 from attnscope.atlas.codec import EXACT, PARTIAL, PARTLY_MASKED, Header, pack_floats
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.explorer.handlers.base import Handlers
+from attnscope.explorer.html_page import make_page
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.guard import App
 from attnscope.explorer.service.http import BYTES, JSON, query_int, respond, to_json
@@ -44,7 +45,7 @@ MAX_OVERVIEW_CELLS = 2**28  # of a trace whose layers are all included in the ov
 TOKENS_PER_PREDICTION = 4096
 MAX_PREDICTED_TOKENS = 16_384
 PREDICTION_RETRIES = 15  # a few seconds
-MAX_FRAGMENT_LENGTH = 2000
+MAX_FRAGMENT_LENGTH = 6000
 NO_MODEL = {
     "has_model": False,
     "model_free": False,
@@ -61,27 +62,9 @@ POLICY = (
     "default-src 'none'; script-src '{script}'; style-src '{style}'; img-src data: blob:; base-uri 'none'; "
     "form-action 'none'; require-trusted-types-for 'script'"
 )
-PAGE = """<!doctype html>
-<html lang="en">
-  <head>
-    <meta charset="utf-8">
-    <meta http-equiv="Content-Security-Policy" content="{policy}">
-    <meta name="viewport" content="width=device-width, initial-scale=1">
-    <meta name="color-scheme" content="light dark">
-    <meta name="referrer" content="no-referrer">
-    <title>{title}</title>
-    <link rel="icon" href="data:,">
-    <style>{style}</style>
-  </head>
-  <body>
-    <div id="explorer" class="explorer" data-attnscope="file" data-at="{at}"><noscript>{no_script}</noscript></div>
-    <script type="application/json" id="attnscope-answers">{responses}</script>
-    <script type="module">{script}</script>
-  </body>
-</html>
-"""
-NO_SCRIPT = "AttnScope draws attention in the browser and needs JavaScript."
-FRAGMENT = re.compile(r"#1/[^/?]*/L\d+H\d+/(map|text|heads)(?:\?(.*))?")
+BODY = """<script type="application/json" id="attnscope-answers">{responses}</script>
+    <script type="module">{script}</script>"""
+FRAGMENT = re.compile(r"#1/[^/?]*/L\d+H\d+/(map|text|heads|picture)(?:\?(.*))?")
 
 
 class ExportHandlers(Handlers):
@@ -124,10 +107,11 @@ async def export_page(
     """Make the static page of a head from the responses of an app."""
     entry = library.entry(trace)
     assert entry is not None, "the caller has found it"
-    meta = {**await _request_json(app, f"{trace}/meta"), "unmasked": None, "origin": None}
+    meta = {**await request_json(app, f"{trace}/meta"), "unmasked": None, "origin": None}
     bundle, trace_heads = Bundle(MAX_BUNDLE_SIZE - RESERVED_SIZE), _TraceHeads(trace, meta["layers"], view)
     await _add_responses(bundle, {f"{trace}/meta": to_json(meta)})
-    await _add_shown_head(app, bundle, trace_heads.select(*head), view)
+    images = [one["image"] for one in meta["images"] if head[0] in one["layers"]]
+    await _add_shown_head(app, bundle, trace_heads.select(*head), view, images)
     heads = [head, *await _add_other_heads(app, bundle, trace_heads, head)]
     await _add(app, bundle, trace_heads.layers(head[0]))
     for layer in dict.fromkeys(layer for layer, _ in heads):
@@ -135,25 +119,27 @@ async def export_page(
     for other in heads[1:]:
         if trace_heads.select(*other).cells <= selection.MAX_OTHER_CELLS:
             await _add(app, bundle, [[trace_heads.select(*other).weights]])
-    await _add_responses(bundle, {f"{trace}/opening": to_json(await _request_opening(app, trace, heads))})
+    await _add_responses(bundle, {f"{trace}/opening": to_json(keep_heads(await request_opening(app, trace), heads))})
     predictions = await _request_predictions(app, trace, entry.summary()["tokens"])
     if predictions is not None:
         await _add_responses(bundle, {f"{trace}/predictions": to_json(predictions)})
     bundle.limit = MAX_BUNDLE_SIZE
     exported = {"model": meta["model"], "traces": [entry.summary()], "file": {"heads": sorted(heads)}}
-    await _add_responses(bundle, {"session": to_json({**await _request_json(app, "session"), **NO_MODEL, **exported})})
+    await _add_responses(bundle, {"session": to_json({**await request_json(app, "session"), **NO_MODEL, **exported})})
     title, opening = f"{meta['name']} - AttnScope", make_fragment(view.at, trace, head)
     return await asyncio.to_thread(render_page, assets, bundle.text(), title, opening)
 
 
-async def _add_shown_head(app: App, bundle: Bundle, shown: ExportedHead, view: View) -> None:
-    """Add the head that is shown."""
+async def _add_shown_head(app: App, bundle: Bundle, shown: ExportedHead, view: View, images: list[int]) -> None:
+    """Add the head that is shown, with the images that its layer has."""
     coarsest = f"{shown.path}/0/0/0?ch=mean"
-    await _add_responses(bundle, {coarsest: await _request(app, coarsest, required=True)})
+    await _add_responses(bundle, {coarsest: await request_body(app, coarsest, required=True)})
     await _add(app, bundle, selection.token_texts(shown))
     await _add(app, bundle, selection.coarse_levels(shown))
     await _add(app, bundle, selection.in_view(shown))
     await _add(app, bundle, selection.statistics(shown, view.pins))
+    for image in images:
+        await _add(app, bundle, selection.image_maps(shown, image, view.pins))
     await _add(app, bundle, selection.diagonal(shown))
     await _add(app, bundle, selection.all_levels(shown))
 
@@ -172,16 +158,21 @@ async def _add_other_heads(
     return found
 
 
-async def _request_opening(app: App, trace: str, heads: list[tuple[int, int]]) -> dict[str, Any]:
-    """Request where to begin, with the heads that are exported; long texts may be scored in part."""
+async def request_opening(app: App, trace: str) -> dict[str, Any]:
+    """Request where to begin; long texts may be scored in part."""
     while True:
-        found = await _request_json(app, f"{trace}/opening")
+        found = await request_json(app, f"{trace}/opening")
         if found["opening"] is not None or not found["pending"]:
             break
         await asyncio.sleep(RETRY_SECONDS)
-    cards = [card for card in found["cards"] if (card["layer"], card["head"]) in heads]
-    opening = next((one for one in [found["opening"], *cards] if one and (one["layer"], one["head"]) in heads), None)
-    return {**found, "opening": opening, "cards": cards, "pending": False}
+    return found
+
+
+def keep_heads(opening: dict[str, Any], heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Drop the findings of heads that are not exported."""
+    cards = [card for card in opening["cards"] if (card["layer"], card["head"]) in heads]
+    known = [one for one in [opening["opening"], *cards] if one and (one["layer"], one["head"]) in heads]
+    return {**opening, "opening": next(iter(known), None), "cards": cards, "pending": False}
 
 
 async def _request_predictions(app: App, trace: str, tokens: int) -> dict[str, Any] | None:
@@ -191,12 +182,12 @@ async def _request_predictions(app: App, trace: str, tokens: int) -> dict[str, A
         return None
     for start in range(0, tokens, TOKENS_PER_PREDICTION):
         path = f"{trace}/predictions?from={start}&to={min(start + TOKENS_PER_PREDICTION, tokens)}"
-        part = await _request_json(app, path)
+        part = await request_json(app, path)
         for _ in range(PREDICTION_RETRIES):
             if not part["pending"]:
                 break
             await asyncio.sleep(RETRY_SECONDS)
-            part = await _request_json(app, path)
+            part = await request_json(app, path)
         if part["pending"] or part["problem"] is not None:
             return None
         found += part["tokens"]
@@ -250,7 +241,7 @@ async def _add_responses(bundle: Bundle, responses: Mapping[str, bytes | None]) 
 
 async def _request_all(app: App, paths: list[str]) -> dict[str, bytes | None]:
     """Request paths, without those that fail."""
-    found = {path: await _request(app, path) for path in paths}
+    found = {path: await request_body(app, path) for path in paths}
     return {
         _bundle_path(path): _to_cells(body) if "/block?" in path else body
         for path, body in found.items()
@@ -258,8 +249,8 @@ async def _request_all(app: App, paths: list[str]) -> dict[str, bytes | None]:
     }
 
 
-async def _request_json(app: App, path: str) -> dict[str, Any]:
-    return json.loads(await _request(app, path, required=True) or b"{}")
+async def request_json(app: App, path: str) -> dict[str, Any]:
+    return json.loads(await request_body(app, path, required=True) or b"{}")
 
 
 def _bundle_path(path: str) -> str:
@@ -273,7 +264,7 @@ def _to_cells(body: bytes | None) -> bytes:
     return pack_floats(weights, z=0, y=0, x=0, flags=EXACT | PARTLY_MASKED * bool(numpy.isnan(weights).any()))
 
 
-async def _request(app: App, path: str, *, required: bool = False) -> bytes | None:
+async def request_body(app: App, path: str, *, required: bool = False) -> bytes | None:
     """Request a path until the response is final; None has no content, empty bytes stand for an error."""
     while True:
         async with send_request(app, path) as response:
@@ -306,7 +297,9 @@ def make_fragment(at: str, trace: str, head: tuple[int, int]) -> str:
     found = FRAGMENT.fullmatch(at) if len(at) <= MAX_FRAGMENT_LENGTH else None
     view, rest = (found[1], found[2] or "") if found else ("map", "")
     pairs = [
-        (name, value) for name, value in parse_qsl(rest) if name not in ("unmasked", "abl", "how") and ":" not in value
+        (name, value)
+        for name, value in parse_qsl(rest)
+        if name not in ("unmasked", "abl", "how") and (name == "note" or ":" not in value)
     ]
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe=',')}" for name, value in pairs)
     return f"#1/{trace}/L{head[0]}H{head[1]}/{view}{'?' if query else ''}{query}"
@@ -318,15 +311,12 @@ def render_page(assets: Mapping[str, bytes], responses: str, title: str, at: str
     script = re.sub(r"<(?=!--|/?script)", r"\\x3c", script, flags=re.IGNORECASE)
     if re.search(r"</style|<!--", style, re.IGNORECASE):
         raise SettingError("cannot save the page: its style sheet contains </style or <!--; build the page again")
-    readable = "".join(one if one.isprintable() else " " for one in title)[:120]
-    return PAGE.format(
+    return make_page(
+        title=title,
         policy=POLICY.format(script=_hash(script), style=_hash(style)),
-        title=html.escape(readable),
-        style=style,
-        at=html.escape(at),
-        no_script=NO_SCRIPT,
-        responses=responses,
-        script=script,
+        attributes=f'data-attnscope="file" data-at="{html.escape(at)}"',
+        head=f"<style>{style}</style>",
+        body=BODY.format(responses=responses, script=script),
     ).encode("utf-8", "replace")
 
 

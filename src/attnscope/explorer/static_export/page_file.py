@@ -14,19 +14,22 @@ from attnscope.atomic_files import write_atomically
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.app import make_router, read_assets
+from attnscope.explorer.service.guard import App
 from attnscope.explorer.service.workers import WorkerPools
-from attnscope.explorer.static_export.exporter import View, export_page
+from attnscope.explorer.static_export.exporter import View, export_page, request_opening
 from attnscope.recording import Trace
 
 
-def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, name: str | None = None) -> None:
+def save_page(
+    trace: Trace, path: str | Path, *, layer: int | None = None, head: int | None = None, name: str | None = None
+) -> None:
     """Write one head of a trace as a static HTML page, which needs neither AttnScope nor a network.
 
     Args:
         trace: The trace.
         path: The file to write.
         layer: The index of the layer in the trace.
-        head: The index of the head in the layer.
+        head: The index of the head in the layer. Without a layer and a head, it is the one that the explorer opens on.
         name: The name to display; by default that of the model.
 
     Raises:
@@ -37,16 +40,19 @@ def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, 
     library, workers = Library(), WorkerPools()
     try:
         trace_id = library.add(trace, name=name or trace.model or "trace")
-        _check(trace, layer, head, Path(path))
-        queries, keys = trace.layer(layer).shape[2:]
-        view, assets = View(range(queries), range(keys)), read_assets()
+        _check(trace, layer or 0, head or 0, Path(path))
+        assets = read_assets()
         app = make_router(library, None, workers, assets=assets)
 
-        def make() -> bytes:
-            return asyncio.run(export_page(app, assets, library, trace_id, (layer, head), view))
+        async def export() -> bytes:
+            shown = (layer or 0, head or 0)
+            if layer is None and head is None:
+                shown = await _choose_head(app, trace_id)
+            queries, keys = trace.layer(shown[0]).shape[2:]
+            return await export_page(app, assets, library, trace_id, shown, View(range(queries), range(keys)))
 
         with ThreadPoolExecutor(1) as pool:  # a notebook already runs an event loop in this thread
-            page = pool.submit(make).result()
+            page = pool.submit(lambda: asyncio.run(export())).result()
     finally:
         library.close()
         workers.close()
@@ -57,6 +63,12 @@ def save_page(trace: Trace, path: str | Path, *, layer: int = 0, head: int = 0, 
             f"save_page: cannot write {path} ({len(page) / 1e6:.1f} MB): {error.strerror or error}; free some space or "
             "give another path"
         ) from error
+
+
+async def _choose_head(app: App, trace: str) -> tuple[int, int]:
+    """The head that the explorer opens on: the most distinctive one, or the first if no head has a label."""
+    found = (await request_opening(app, trace))["opening"]
+    return (found["layer"], found["head"]) if found else (0, 0)
 
 
 def _check(trace: Trace, layer: int, head: int, path: Path) -> None:

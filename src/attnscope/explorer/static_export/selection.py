@@ -20,6 +20,8 @@ COARSE_TILES = 16  # of a level that is included completely, before anything els
 MAX_VIEW_TILES = 64  # of a level
 TILES_PER_GROUP = 4
 MAX_MARGINAL_BLOCKS = 64  # of a level whose marginals are included completely
+MAX_PICTURE_POSITIONS = 512  # of a layer whose every query and key has a map over an image
+MAPS_PER_GROUP = 8
 
 Item = TypeVar("Item")
 
@@ -88,6 +90,20 @@ def statistics(head: ExportedHead, pins: tuple[int | None, int | None]) -> Itera
             links = [f"{head.path}/links/{side}/{pin}?unit={unit}&most=2000" for unit in ("token", "word")]
             yield [f"{head.path}/{line}/{pin}", f"{head.path}/{side}/{pin}", *(links if head.has_texts else ())]
     yield [f"{head.path}/col/0"]
+
+
+def image_maps(head: ExportedHead, image: int, pins: tuple[int | None, int | None]) -> Iterator[list[str]]:
+    """The picture view of a layer: the photo, its patches, and maps: those of the pins first."""
+    layer = f"{head.trace}/{head.layer}"
+    picture = f"{layer}/picture?image={image}&of="
+    yield [f"{head.trace}/photo?image={image}"]
+    yield [f"{layer}/patches?image={image}", f"{layer}/sinks?image={image}", f"{picture}received"]
+    sides = ("query", pins[0], head.plan.queries), ("key", pins[1], head.plan.keys)
+    for kind, pin, size in (*sides, ("rollout", pins[0], 1)):
+        first = [0] if pin is None else [pin, 0]  # 0: a class token is there
+        every = range(size) if size <= MAX_PICTURE_POSITIONS else ()
+        for some in _split(list(dict.fromkeys([*first, *every])), MAPS_PER_GROUP):
+            yield [f"{picture}{kind}&p0={position}&p1={position + 1}" for position in some]
 
 
 def diagonal(head: ExportedHead) -> Iterator[list[str]]:
