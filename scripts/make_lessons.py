@@ -253,6 +253,27 @@ def gpt() -> Drawing:
     return drawing
 
 
+def untrained_heads() -> Drawing:
+    """The patterns of four heads with random parameters, each scaled to its largest weight."""
+    text, heads, dim, size = "the cat sat on the mat", 4, 8, 7
+    drawing = Drawing(720, 210, "Four heads with random parameters")
+    torch.manual_seed(0)
+    embeddings = {character: torch.randn(heads * dim, dtype=torch.float64) for character in sorted(set(text))}
+    x = torch.stack([embeddings[character] for character in text])
+    layer = torch.nn.MultiheadAttention(heads * dim, heads, dtype=torch.float64)
+    with torch.no_grad():
+        weights = layer(x, x, x, average_attn_weights=False)[1]
+    for head, pattern in enumerate(weights):
+        left = 20 + 175 * head
+        drawing.text(left + 77, 22, f"head {head + 1}: largest weight {pattern.max():.2f}", size=11)
+        drawing.cells(left, 32, size, pattern / pattern.max())
+        drawing.parts.append(f'<rect x="{left}" y="32" width="154" height="154" fill="none" stroke="{GREY}"/>')
+    drawing.text(
+        20, 203, f'"{text}": 22 queries down, 22 keys across; uniform weights would be 0.05', size=11, anchor="start"
+    )
+    return drawing
+
+
 FIGURES: dict[str, Callable[[], Drawing]] = {
     "recurrence": recurrence,
     "soft_lookup": soft_lookup,
@@ -262,6 +283,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "positions": positions,
     "block": block,
     "gpt": gpt,
+    "untrained_heads": untrained_heads,
 }
 """By file name. The other lessons show figures of labs."""
 

@@ -1,10 +1,11 @@
 """Take the screenshots of the explorer in docs/images/explorer: a real server on SmolLM2, and a real Chromium.
 
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there, and a text of 9,000 characters or more. The
-default is the topics of Python's own help(). The picture of a watched run needs neither: it trains a small model. Out:
-seven PNG files; docs/explorer.md and docs/guides/watch.md say what each of them shows.
+default is the topics of Python's own help(). The picture of a watched run needs neither: it trains a small model. That
+of an image needs the folder that scripts/train_digits_vit.py writes. Out: eight PNG files; docs/explorer.md and the
+guides say what each of them shows.
 
-Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--only NAME ...] [--out FOLDER]
+Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--vit FOLDER] [--only NAME ...] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from attnscope.explorer.launch import Server
 from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.sessions.model_session import ModelSession
+from attnscope.images import open_photo
 from attnscope.recording import load, read
+from attnscope.recording.photo_reading import read_photo
+from attnscope.recording.transformers_images import load_image_processor
 from attnscope.telemetry import watch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +48,7 @@ SENTENCE = "the dog that bit the man fled"
 VISITED = """localStorage.setItem("attnscope.tour", "yes");"""  # the page does not offer its tour
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 QUIET, MAX_SECONDS = 3.0, 600.0  # without a request, everything is drawn; heads of long texts take minutes
-TWIN = ".stage figure:nth-of-type(2) .map[data-state=ready]"
+BASELINE = ".sentence-maps figure:nth-of-type(2) .map[data-state=ready]"
 SMALL, LARGE = (1280, 820), (1600, 1000)
 
 
@@ -64,14 +68,15 @@ SHOTS = {
     "ratio": Shot(LARGE, "#1/{john}/L17H5/map?cmp={mary}:L17H5,ratio&bits=3"),
     "sentence": Shot(SMALL, "#1/-/L13H8/sentence"),
 }
-WATCH = "watch"
-NAMES = (*SHOTS, WATCH)
+WATCH, PICTURE = "watch", "picture"
+NAMES = (*SHOTS, WATCH, PICTURE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Take all of them, or some."""
     parser = argparse.ArgumentParser(description="Take the screenshots of the explorer again.", allow_abbrev=False)
     parser.add_argument("--text", type=Path, metavar="FILE", help="read this instead of Python's own help()")
+    parser.add_argument("--vit", type=Path, metavar="FOLDER", help="the model of the image, and its photo")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args(arguments)
@@ -80,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         title, text = options.text.stem, options.text.read_text(encoding="utf-8")
     options.out.mkdir(parents=True, exist_ok=True)
+    if PICTURE in options.only and options.vit is not None:
+        take_picture(options.vit, options.out / f"{PICTURE}.png")
     if WATCH in options.only:
         take_watched_run(options.out / f"{WATCH}.png")
     if names := [name for name in options.only if name in SHOTS]:
@@ -102,6 +109,21 @@ def take_traces(names: Sequence[str], title: str, text: str, out: Path) -> None:
             take(page, server.base, SHOTS[name], traces)
             page.screenshot(path=out / f"{name}.png")
             print(out / f"{name}.png")
+
+
+def take_picture(folder: Path, path: Path) -> None:
+    """Take a picture of a digit, with what the class token of the first layer attends to."""
+    trace = read_photo(load(folder)[0], load_image_processor(folder), open_photo(folder / "digit.png"))
+    library = Library()
+    name = library.add(trace, name="a digit")
+    with Server(library) as server, browsing(server.url) as page:
+        page.set_viewport_size({"width": SMALL[0], "height": SMALL[1]})
+        page.goto("about:blank")
+        page.goto(f"{server.base}/#1/{name}/L0H1/picture?pin=q0")
+        page.wait_for_selector(".picture-main[data-state=ready]")
+        page.wait_for_timeout(2000)
+        page.screenshot(path=path)
+    print(path)
 
 
 def take_watched_run(path: Path) -> None:
@@ -160,7 +182,7 @@ def take(page: Page, base: str, shot: Shot, traces: dict[str, str]) -> None:
         page.fill("#sentence-text", SENTENCE)
         settle(page)
         page.check(".sentence input[type=checkbox]")
-        page.wait_for_selector(TWIN, state="attached", timeout=1000 * MAX_SECONDS)
+        page.wait_for_selector(BASELINE, state="attached", timeout=1000 * MAX_SECONDS)
     page.wait_for_selector("html[data-state=ready]", state="attached", timeout=1000 * MAX_SECONDS)
     settle(page)
     page.mouse.move(0, 0)

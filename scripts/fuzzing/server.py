@@ -50,7 +50,8 @@ from tests.explorer.survey_folder import make_survey
 from tests.explorer.watched_run import make_run
 
 MAX_SECONDS = 5.0  # for a response
-LESSONS = 12  # requests to each route before the random ones
+MIN_LESSONS, MAX_LESSONS = 12, 60  # requests to each route before the random ones; more if none has succeeded yet
+OMITTED_SHARE = 0.15  # of the parameters in a lesson, because some exclude each other
 TEXT = "to be, or not to be:\nthat is the question"
 WILD_SHARE = 0.15  # of the values, which are of no use to any handler
 ODD_SHARE = 0.05  # of the requests, whose method or headers are changed
@@ -69,6 +70,8 @@ WILD_JSON: list[Any] = [
 RANGE = re.compile(r"Expected (\w+)(?: to be an integer)? from ([\d,]+) to ([\d,]+), got")
 CHOICES = re.compile(r"Expected (\w+) to be one of (.+), got")
 KINDS = re.compile(r"Expected (\w+) to be (\w+(?: or \w+)*), got")
+RUNS = re.compile(r"Expected (\w+) as at most \d+ ranges in order, got")
+SOME_RUNS = {"0-1", "1-3,4-5", "0-9", "3-1"}
 TYPES = {"str", "int", "float", "bool", "list", "dict"}
 WORDS = ("query", "key", "entropy", "received")  # parts of paths that no message names
 
@@ -187,7 +190,9 @@ class Fuzzer:
         draw, self._is_wild = random.Random(self.seed), False
         for target in self.targets:
             for method, route in target.routes:
-                for _ in range(LESSONS):
+                for lesson in range(MAX_LESSONS):
+                    if lesson >= MIN_LESSONS and route in self.reached:
+                        break
                     await self._try(target, self._draw_request(draw, target, method, route))
         self._is_wild = True
 
@@ -231,6 +236,8 @@ class Fuzzer:
             self.fields.setdefault((route, found[1]), Field()).bounds = low, max(low, high)
         elif found := CHOICES.search(message):
             self.fields.setdefault((route, found[1]), Field()).words |= set(found[2].split(", "))
+        elif found := RUNS.search(message):
+            self.fields.setdefault((route, found[1]), Field()).words |= SOME_RUNS
         elif found := KINDS.search(message):
             field, words = self.fields.setdefault((route, found[1]), Field()), set(found[2].split(" or "))
             field.types |= words & TYPES
@@ -241,7 +248,9 @@ class Fuzzer:
         path = route
         for name in parts:
             path = path.replace(f"{{{name}}}", str(self._draw_value(draw, target, route, name, in_path=True)))
-        names = [name for at, name in self.fields if at == route and name not in parts and not self._draws(draw, 0.05)]
+        omitted = 0.05 if self._is_wild else OMITTED_SHARE
+        known = [name for at, name in self.fields if at == route and name not in parts]
+        names = [name for name in known if draw.random() >= omitted]
         values = {name: self._draw_value(draw, target, route, name) for name in names}
         query = "&".join(f"{name}={quote(str(value), errors='replace')}" for name, value in values.items())
         headers = {"host": sorted(target.settings.names)[0], "authorization": f"Bearer {target.settings.token}"}
@@ -345,6 +354,9 @@ def opened_targets(folder: Path) -> Iterator[list[Target]]:
     model, tokenizer = small_model(TEXT)
     library.add(read(model, TEXT, tokenizer, progress=False), name="a text")
     library.add(Trace.from_attentions([torch.rand(1, 2, 5, 9).softmax(-1)]), name="weights alone")
+    photographed = Trace.from_attentions([torch.rand(1, 2, 7, 7).softmax(-1)])
+    photographed.attach_photo(torch.zeros(20, 30, 3, dtype=torch.uint8).numpy(), grid=(2, 3), first=1)
+    library.add(photographed, name="a photo")
     library.example()
     surveyed.survey = SurveyView(open_survey(make_survey(folder)), "a survey")
     watched.watched = WatchedRunView(make_run(folder / "run"), "a run")
