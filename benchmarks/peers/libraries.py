@@ -53,6 +53,9 @@ METHODS = (
     Method(NNSIGHT, "nnsight, weights saved", "nnsight_saved"),
     RECORD,
     Method(ATTNSCOPE, "attnscope, statistics", "attnscope_statistics"),
+    Method(ATTNSCOPE, "attnscope, record and rank heads", "attnscope_find_heads"),
+    Method(ATTNSCOPE, "attnscope, record and largest logits", "attnscope_max_logit"),
+    Method(ATTNSCOPE, "attnscope, record and column sums", "attnscope_received"),
 )
 
 LINES = "document.querySelector('#vis svg line') !== null"

@@ -102,13 +102,34 @@ def attnscope_statistics(folder: str) -> Run:
     return _recorded(folder, "statistics")
 
 
-def _recorded(folder: str, keep: str) -> Run:
+def attnscope_find_heads(folder: str) -> Run:
+    """Record with AttnScope, and rank all heads by the largest weight of the last token."""
+    find_heads = import_module("attnscope.heads").find_heads
+    return _recorded(folder, "matrix", lambda trace: find_heads(trace, query=-1))
+
+
+def attnscope_max_logit(folder: str) -> Run:
+    """Record with AttnScope, and compute the largest attention logit of every head."""
+    return _recorded(folder, "matrix", lambda trace: [layer.matrix().max_logit() for layer in _layers(trace)])
+
+
+def attnscope_received(folder: str) -> Run:
+    """Record with AttnScope, and sum the columns of every head, as H2O does."""
+    return _recorded(folder, "matrix", lambda trace: [layer.matrix().received() for layer in _layers(trace)])
+
+
+def _layers(trace: Any) -> list[Any]:
+    return [trace.layer(number) for number in range(len(trace))]
+
+
+def _recorded(folder: str, keep: str, analyze: Callable[[Any], object] = lambda _: None) -> Run:
     record = import_module("attnscope.recording").record
     model = load_model(folder, "sdpa")
 
     def run(ids: torch.Tensor) -> Any:
         with record(model, keep=keep) as trace:
             model(ids, **OPTIONS)
+        analyze(trace)
         return trace
 
     return run
@@ -117,7 +138,7 @@ def _recorded(folder: str, keep: str) -> Run:
 METHODS = {
     method.__name__: method
     for method in (plain, eager, output_attentions, lens_patterns, lens_everything, nnsight_saved, attnscope_matrix,
-                attnscope_statistics)
+                   attnscope_statistics, attnscope_find_heads, attnscope_max_logit, attnscope_received)
 }  # fmt: skip
 
 
