@@ -22,7 +22,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from attnscope.figures import on_image
 from attnscope.recording import record
-from attnscope.recording.progress import report_progress
+from attnscope.progress import report_progress
 
 CANVAS, DIGIT, PATCH = 24, 8, 4
 NOISE, MEAN, STD = 0.15, 0.1, 0.25

@@ -96,17 +96,18 @@ def present(
     from rich.console import Console
 
     from attnscope.bench.report import show, write
+    from attnscope.progress import show_status
 
-    console, progress = Console(), Console(stderr=True)
+    console, errors = Console(), Console(stderr=True)
     measured = []
-    with progress.status(f"bench {name}") as status:
-        for table in tables(lambda what: status.update(f"bench {name}: {what}")):
+    with show_status(f"bench {name}:") as step:
+        for table in tables(step):
             show(table, console)
             measured.append(table)
             if report is not None:  # after each table, so that an interrupted run keeps what it measured
                 write(Path(report), name, command, measured, conditions=conditions)
     for missed in (line for table in measured for line in table.missed):
-        progress.print(f"bound exceeded: {missed}", markup=False, soft_wrap=True)
+        errors.print(f"bound exceeded: {missed}", markup=False, soft_wrap=True)
     if report is not None:
-        progress.print(f"report: {report}", markup=False, soft_wrap=True)
+        errors.print(f"report: {report}", markup=False, soft_wrap=True)
     return measured

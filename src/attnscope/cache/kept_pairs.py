@@ -16,9 +16,9 @@ from torch import Tensor
 from attnscope.cache.policies import POLICIES
 from attnscope.errors import SettingError, UnsupportedError, unknown
 from attnscope.heads import HeadTable
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.progress import Progress, report_progress
 
 PAIRS = "pairs"
 """The column of a table of budgets."""

@@ -24,9 +24,9 @@ from attnscope.errors import SettingError, UnsupportedError, unknown
 from attnscope.heads import HeadTable
 from attnscope.heads.effects import predicts_next_token
 from attnscope.heads.needles import Document, insert_needles, word_needles
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import record
 from attnscope.recording.chunks import cached_run
-from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.reading import CHUNK_SIZE, to_input_ids
 
 

@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stderr_progress() -> Iterator[Progress]:
-    """Show transient progress bars; nothing if standard error is not a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
+    """Show transient progress bars; a plain line now and then if standard error is not a terminal."""
+    from attnscope.progress import ProgressBar
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with ProgressBar() as bar:
         yield bar

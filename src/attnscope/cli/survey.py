@@ -156,7 +156,7 @@ class Display:
     """Shows the progress of a survey on standard error."""
 
     def __init__(self) -> None:
-        from attnscope.recording.progress import PLAIN_LINE_SECONDS, StatusBar
+        from attnscope.progress import PLAIN_LINE_SECONDS, StatusBar
 
         self.progress: SurveyProgress | None = None
         self._bar = StatusBar("{task.completed:,.0f} tokens", delay=PLAIN_LINE_SECONDS)
@@ -194,7 +194,9 @@ class Display:
 
 
 def status_text(progress: SurveyProgress) -> str:
-    """Shards done, throughput, overhead and remaining time."""
+    """Shards done, throughput, overhead and remaining time; at the end, partial results merged."""
+    if progress.to_merge:
+        return f"merged {progress.merged:,}/{progress.to_merge:,} partial results"
     text = f"shard {progress.shards_done:,}/{progress.shards:,}"
     if progress.active_workers < progress.workers:
         text += f"  {progress.active_workers:,} of {progress.workers:,} workers"

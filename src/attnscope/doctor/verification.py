@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attnscope.contracts import COLUMNS, CONTRACTS, find_devices, verify_contracts
+from attnscope.progress import show_status
 
 
 def verify(console: Console) -> bool:
@@ -17,8 +18,8 @@ def verify(console: Console) -> bool:
         Whether all contracts hold.
     """
     table, verdicts = Table(*COLUMNS), []
-    with Console(stderr=True).status("verifying") as status:
-        for verdict in verify_contracts(CONTRACTS, find_devices(), lambda what: status.update(f"verifying {what}")):
+    with show_status("verifying") as step:
+        for verdict in verify_contracts(CONTRACTS, find_devices(), step):
             verdicts.append(verdict)
             table.add_row(*verdict.cells)
             if not console.is_terminal:

@@ -17,7 +17,7 @@ from attnscope.errors import SettingError
 from attnscope.heads.effects import predict
 from attnscope.heads.interventions import How, ablate
 from attnscope.heads.table import HeadTable
-from attnscope.recording.progress import Progress, report_progress
+from attnscope.progress import Progress, report_progress
 
 
 class AblationComparison(NamedTuple):

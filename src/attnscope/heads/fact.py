@@ -21,8 +21,8 @@ from attnscope.heads.interventions import ablate
 from attnscope.heads.needles import Document, Question
 from attnscope.heads.retrieval import best_heads, score_document
 from attnscope.heads.table import HeadTable
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace
-from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.token_texts import as_tokenizer
 
 NUM_PLACES, CONTEXT_TOKENS = 8, 6

@@ -26,8 +26,8 @@ from attnscope.heads.labels import assign_labels
 from attnscope.heads.sentences import Sentence, Word, agreement, coreference
 from attnscope.heads.table import HeadTable
 from attnscope.models.text.tokenizer import Span
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace, read
-from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.token_texts import as_tokenizer
 
 BATCH_SIZE = 32

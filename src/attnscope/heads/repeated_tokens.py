@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from attnscope.errors import SettingError, UnsupportedError, VocabularyError
 from attnscope.heads.effects import is_encoder_decoder
+from attnscope.progress import Progress
 from attnscope.recording import Trace, read
-from attnscope.recording.progress import Progress
 from attnscope.recording.token_texts import as_tokenizer
 
 LENGTH = 256

@@ -25,9 +25,9 @@ from attnscope.heads.interventions import ablate
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.needles import Document, Question, make_documents, token_needles, word_needles
 from attnscope.heads.table import HeadTable
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.progress import Progress, report_progress
 
 SINK_TOKENS, RECENT_TOKENS = 4, 256
 """What a streaming head keeps: the first and the last tokens."""

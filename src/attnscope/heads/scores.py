@@ -16,9 +16,9 @@ from attnscope.errors import SettingError, ShapeError
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.rows import LayerRows
 from attnscope.heads.table import HeadTable
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace
 from attnscope.recording.layers.statistics import StatisticsLayer
-from attnscope.recording.progress import Progress, report_progress
 
 SCORES = {
     "previous": "weight on the previous token",

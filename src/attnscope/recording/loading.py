@@ -21,7 +21,7 @@ from attnscope.models.checkpoint import locate
 from attnscope.models.checkpoint.families import FAMILIES
 from attnscope.models.json_files import read_json
 from attnscope.models.text.any_tokenizer import tokenizer_files
-from attnscope.recording.progress import Progress, report_progress
+from attnscope.progress import Progress, report_progress
 from attnscope.recording.transformers_models import load_transformers_model
 from attnscope.recording.transformers_tokenizers import has_vocabulary, load_transformers_tokenizer
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.errors import SettingError
+from attnscope.progress import Progress, report_progress
 from attnscope.recording.chunks import run_in_chunks
 from attnscope.recording.estimates import check_memory
 from attnscope.recording.hooks.eager import uncompiled
-from attnscope.recording.progress import Progress, report_progress
 from attnscope.recording.recorder import record
 from attnscope.recording.trace import Trace
 

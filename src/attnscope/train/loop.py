@@ -26,7 +26,7 @@ from attnscope.checksums import crc32_file
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.heads.over_training import TABLE_CHECKSUM
 from attnscope.models import Decoder
-from attnscope.recording.progress import StatusBar
+from attnscope.progress import StatusBar
 from attnscope.train import monitoring
 from attnscope.train.batch import IGNORE_INDEX, Batch
 from attnscope.train.checkpoint import CheckpointManager

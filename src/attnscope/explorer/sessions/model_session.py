@@ -27,10 +27,10 @@ from attnscope.explorer.sessions.random_baseline import has_random_baseline, mak
 from attnscope.heads.effects import predicts_next_token
 from attnscope.models import Decoder, Encoder, Sampling, Seq2Seq
 from attnscope.models.sampling import Sampler
+from attnscope.progress import Progress
 from attnscope.recording import Trace, read, record
 from attnscope.recording.hooks.coverage import is_without_softmax
 from attnscope.recording.layers.recorded import Layer
-from attnscope.recording.progress import Progress
 from attnscope.recording.token_texts import as_tokenizer
 
 MAX_TOKENS = 512  # of a text that is run while a client waits

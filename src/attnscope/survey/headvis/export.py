@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.errors import SettingError
+from attnscope.progress import Progress, report_progress
 from attnscope.recording import Trace
-from attnscope.recording.progress import Progress, report_progress
 from attnscope.survey.headvis.measures import HeadSums, QueryCounts, find_largest_weights, sum_heads
 from attnscope.survey.headvis.sampling import (
     NUM_INTERVALS,

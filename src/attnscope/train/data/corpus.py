@@ -14,7 +14,7 @@ from pathlib import Path
 from attnscope.errors import SettingError
 from attnscope.models import load_tokenizer
 from attnscope.models.text.any_tokenizer import AnyTokenizer
-from attnscope.recording.progress import report_progress
+from attnscope.progress import report_progress
 from attnscope.train.data.datasets import TextDataset, ValidationDataset
 from attnscope.train.data.documents import list_files, read_documents
 from attnscope.train.data.tokens import MANIFEST, Tokens, open_tokens, train_validation_split, write_tokens
