@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from attnscope.bench import Size, present
 from attnscope.bench.report import Table
@@ -32,29 +33,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         help="train: also train on this text; survey: survey this file with one process and with two workers; "
-        "repeatable",
+        "publish: publish this saved trace instead of recording one; repeatable",
     )
+    parser.add_argument("--tokens", type=int, metavar="N", help="publish, publish_long: record this many tokens")
+    parser.add_argument("--heads", metavar="HEADS", help="publish: publish these heads, such as L0-L5 (default: all)")
+    parser.add_argument("--seconds", type=int, metavar="N", help="publish: load each web server this long")
     parser.add_argument("--report", metavar="FILE", help="also write versions, machine, command and tables to FILE")
     options = parser.parse_args(arguments)
     try:
-        run(options.name, size=options.size, model=options.model, data=options.data, report=options.report)
+        run(**vars(options))
     except AttnScopeError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def run(
-    name: str, *, size: Size = Size.SMALL, model: str | None = None, data: Sequence[str] = (), report: str | None = None
-) -> list[Table]:
+def run(name: str, *, size: Size = Size.SMALL, report: str | None = None, **options: Any) -> list[Table]:
     """Run a benchmark with the options that it has; return its tables."""
     benchmark = import_module(f"benchmarks.{name}")
-    given = {option: value for option, value in (("model", model), ("data", data)) if value}
+    given = {option: value for option, value in options.items() if value}
     for option in given.keys() - signature(benchmark.tables).parameters.keys():
         raise SettingError(f"{name} has no option --{option}; leave it out")
     command = f"python -m benchmarks {name} --size {size}"
-    command += "" if model is None else f" --model {Path(model).name}"
-    command += "".join(f" --data {Path(file).name}" for file in data)
+    for option, value in given.items():
+        command += "".join(f" --{option} {Path(str(one)).name}" for one in (value if option == "data" else (value,)))
     return present(name, command, lambda step: benchmark.tables(size, step, **given), report)
 
 

@@ -15,8 +15,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
     {"errors", "version"},
-    {"atomic_files", "checksums", "folder_lock", "extras", "downloads"},
-    {"attention"},
+    {"atomic_files", "checksums", "folder_lock", "extras", "downloads", "progress"},
+    {"attention", "stores"},
     {"matrix", "variants"},
     {"images"},
     {"figures"},
@@ -47,7 +47,7 @@ PLACES = {
     "pyarrow": {"heads", "train", "survey", "telemetry"},
     "ray": {"survey"},
     "ddsketch": {"survey"},
-    "fsspec": {"survey"},
+    "fsspec": {"stores", "survey"},
     "s3fs": set(),  # fsspec imports it for addresses that begin with s3://
     "starlette": {"explorer"},
     "uvicorn": {"explorer"},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from attnscope.survey.execution.merge_tree import Group
 from attnscope.survey.execution.ray_actors import Answer, Place
 from attnscope.survey.execution.ray_pool import NODE_LABEL
 from attnscope.survey.execution.workers import WorkReport
@@ -26,9 +27,9 @@ class Node:
     load: Answer = field(default_factory=lambda: Answer(FINGERPRINT))
     read_error: str = ""
     seconds: float = 1.0
-    """For each shard."""
+    """For each shard and each group."""
     kills: int = 0
-    """Calls of `load` or `read` that kill their worker, from now on."""
+    """Calls of `load`, `read` or `merge` that kill their worker, from now on."""
 
 
 @dataclass(eq=False)
@@ -61,6 +62,8 @@ class Cluster:
         self.simulated, self.now, self.handles, self.pending = nodes, 0.0, list[Handle](), list[Call]()
         self.read: list[tuple[str, int]] = []
         """The node and the number of every shard that was read."""
+        self.merged = list[tuple[str, Group]]()
+        """The node and every group that was merged."""
         self.at: dict[float, Callable[[], object]] = {}
         """What happens at some times."""
         self.exceptions = SimpleNamespace(RayError=RayError)
@@ -122,6 +125,9 @@ class Cluster:
             return Answer(error=node.read_error, is_of_machine=True)
         if self.now - call.since < node.seconds:
             return None
+        if call.kind == "merge":
+            self.merged.append((name, call.arguments[0]))
+            return Answer(WorkReport(0, 0.0, 0.0, merged=len(call.arguments[0].inputs)))
         self.read.append((name, call.arguments[0].number))
         return Answer(WorkReport(10, 1.0, 0.5, call.arguments[0].number))
 

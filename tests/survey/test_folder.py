@@ -38,7 +38,11 @@ def test_shards_are_missing_until_their_parts_are_there(text: Path, tmp_path: Pa
     plan, folder = plan_shards(settings), claimed(tmp_path / "out", settings)
     assert folder.missing_shards(plan) == list(plan.shards)
     assert len(plan.shards) == 4
-    for name in (folder.partial_path(2).name, folder.attempts_path(1, "run").name, ".00000001.part.77-abc.tmp"):
+    for name in (
+        folder.partial_path(2).name,
+        folder.attempts_path(folder.partial_path(1), "run").name,
+        ".00000001.part.77-abc.tmp",
+    ):
         (tmp_path / "out" / "partials" / name).touch()  # the last ones as a killed worker leaves them
     assert [shard.number for shard in claimed(tmp_path / "out", settings).missing_shards(plan)] == [0, 1, 3]
     folder.remove_temporary_files()

@@ -11,30 +11,39 @@ import pytest
 
 from attnscope.cli.main import main
 from attnscope.survey import Workers, run_survey
+from attnscope.survey import run as runs
 from tests.survey.s3_server import serve_s3
 from tests.survey.survey_process import OPTIONS, SMALL, contents, write_model, write_text
 
 SHARDS = 16
 KILL_AFTER = 2  # partial results
+GROUP_SIZE = 3  # so that two levels of groups are merged
+RUN = f"""
+from attnscope.cli.main import main
+from attnscope.survey import run
+run.GROUP_SIZE = {GROUP_SIZE}
+raise SystemExit(main())
+"""
 TIMEOUT_SECONDS = 300.0
 READ = """
 import sys
 from attnscope.cli.main import main
 from attnscope.errors import SettingError
 from attnscope.explorer.library.survey import SurveyView, is_survey
-from attnscope.survey import open_survey, survey_lock
-from attnscope.survey.store_paths import to_path
+from attnscope.stores import lock
+from attnscope.survey import open_survey
+from attnscope.stores.paths import to_path
 
 url, local = sys.argv[1:]
 main(["survey", "show", url])
 main(["survey", "diff", url, local, "--csv", "-"])
 print(is_survey(url), is_survey(url + "/partials"), SurveyView(open_survey(url), "first").about()["corpus"]["tokens"])
 
-survey_lock.HEARTBEAT_SECONDS = survey_lock.POLL_SECONDS = 0.02
-with survey_lock.lock_survey(to_path(url)):
+lock.HEARTBEAT_SECONDS = lock.POLL_SECONDS = 0.02
+with lock.lock_any_folder(to_path(url)):
     print([path.name for path in to_path(url).glob(".lock*")])
     try:
-        with survey_lock.lock_survey(to_path(url)):
+        with lock.lock_any_folder(to_path(url)):
             print("locked twice")
     except SettingError as error:
         print(error)
@@ -62,13 +71,14 @@ def wait_until(is_so: Callable[[], object]) -> None:
 
 
 def test_a_survey_in_s3_survives_a_kill_and_has_the_bytes_of_a_local_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runs, "GROUP_SIZE", GROUP_SIZE)
     corpus = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", SHARDS * SMALL["shard_bytes"])
     local = tmp_path / "local"
     with serve_s3() as server:
         url = server.url("out")
-        command = ("-m", "attnscope.cli.main", "survey", "run", *corpus, *OPTIONS, "--out", url)
+        command = ("-c", RUN, "survey", "run", *corpus, *OPTIONS, "--out", url)
         with server.start(*command) as killed:
             try:
                 wait_until(
@@ -83,6 +93,7 @@ def test_a_survey_in_s3_survives_a_kill_and_has_the_bytes_of_a_local_one(
         assert f"resuming after {len(before)} of {SHARDS} shards" in server.run(*command)
         run_survey(*corpus, local, workers=Workers(threads=1), **SMALL)
         assert server.contents("out") == contents(local)
+        assert "00000000-00000008.partial" in server.partials("out")
         assert not [name for name in server.names("out") if name.startswith(".")]
         (run,) = json.loads(server.read("out/log.json"))["runs"]  # a killed run cannot write its entry
         assert run["shards"] == SHARDS - len(before)

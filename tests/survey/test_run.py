@@ -17,8 +17,8 @@ from attnscope.cli.main import main
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.folder_lock import lock_folder
 from attnscope.models.checkpoint import folder_checksums
-from attnscope.survey import Workers, open_survey, run_survey
-from attnscope.survey.corpus import retries
+from attnscope.stores import retries
+from attnscope.survey import Workers, open_survey, run, run_survey
 from attnscope.survey.corpus.names import unescape_name
 from attnscope.survey.execution.progress import SurveyProgress
 from tests.survey.survey_process import (
@@ -72,6 +72,47 @@ def test_a_survey_that_stopped_goes_on_and_ends_with_the_same_bytes(model: Path,
     log = json.loads((tmp_path / "out" / "log.json").read_text())["runs"]
     assert len(log) == 3
     assert sum(run["shards"] for run in log) == 5
+
+
+@pytest.mark.parametrize("files", [1, 3, 6, 8])
+def test_a_survey_that_stopped_between_merges_goes_on_and_ends_with_the_same_bytes(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    monkeypatch.setattr(run, "GROUP_SIZE", 2)
+    text, paces = write_text(tmp_path / "text.txt", 10_000), list[SurveyProgress]()
+    run_survey(model, text, tmp_path / "whole", workers=ALONE, progress=paces.append, **SMALL)
+    groups = ["00000000-00000001.partial", "00000000-00000003.partial", "00000002-00000003.partial"]
+    assert sorted(path.name for path in (tmp_path / "whole" / "partials").glob("*-*")) == groups
+    assert (paces[-1].merged, paces[-1].to_merge) == (8, 8)  # two in each group, and in the end the last two
+
+    def stop(progress: SurveyProgress) -> None:
+        if progress.merged == files:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_survey(model, text, tmp_path / "out", workers=ALONE, progress=stop, **SMALL)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    run_survey(model, text, tmp_path / "out", workers=ALONE, progress=paces.append, **SMALL)
+    assert paces[-1].shards_read == 0
+    assert paces[-1].to_merge == 8 - 2 * min(3, (files - 1) // 2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_folder_without_groups_is_opened_and_its_damaged_tables_are_written_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, out = write_text(tmp_path / "text.txt", 10_000), tmp_path / "out"
+    first = run_survey(model, text, out, workers=ALONE, **SMALL)  # as before there were groups
+    before = contents(out)
+    monkeypatch.setattr(run, "GROUP_SIZE", 2)
+    assert run_survey(model, text, out, workers=ALONE, **SMALL).manifest == first.manifest
+    assert contents(out) == before
+    (out / "heads.parquet").unlink()
+    again = run_survey(model, text, out, workers=ALONE, **SMALL)
+    assert again.manifest["corpus"] == first.manifest["corpus"]
+    after = contents(out)
+    changed = {name for name, content in before.items() if after[name] != content}
+    assert changed <= {"heads.parquet", "manifest.json"}  # sums are rounded in another order
 
 
 def test_a_finished_survey_is_opened_and_not_read_again(model: Path, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """The layout of a survey folder, and which shards are missing.
 
     survey.json          the identity of the survey; a different survey in the same folder is an error
-    partials/            the partial result of each shard that has been read
+    partials/            the partial result of each shard that has been read, and of groups of shards
     *.parquet            the tables, and manifest.json, which is written last
     log.json             duration and throughput of each run
-    .lock, .lock.json    the lock of the process that writes to the folder; see `survey_lock` for object stores
+    .lock, .lock.json    the lock of the process that writes to the folder; see `stores.lock` for object stores
 
 In: a plan. Out: paths, and the shards without a partial result. Does not know: the content of partial results.
 Memory: one name per shard.
@@ -24,12 +24,13 @@ from attnscope.atomic_files import TEMPORARY
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.json_fields import Fields, short_repr
+from attnscope.stores.paths import AnyPath, StorePath, to_path, write_file
 from attnscope.survey.corpus.plan import Shard, ShardPlan
 from attnscope.survey.settings import Settings
-from attnscope.survey.store_paths import AnyPath, StorePath, to_path, write_file
 from attnscope.version import __version__
 
 SURVEY, MANIFEST, LOG, PARTIALS = "survey.json", "manifest.json", "log.json", "partials"
+SUFFIX = ".partial"
 HEADS, HISTOGRAMS, EXAMPLES, PASSAGES = "heads.parquet", "histograms.parquet", "examples.parquet", "passages.parquet"
 TABLES = (HEADS, HISTOGRAMS, EXAMPLES, PASSAGES)
 CHANGED_INPUTS = {
@@ -53,16 +54,24 @@ class SurveyFolder:
 
     def partial_path(self, number: int) -> AnyPath:
         """The file of the partial result of a shard."""
-        return self.path / PARTIALS / f"{number:08}.partial"
+        return self.path / PARTIALS / f"{number:08}{SUFFIX}"
 
-    def attempts_path(self, number: int, run: str) -> AnyPath:
-        """A file that counts the attempts to read a shard in one run, one byte per attempt."""
-        return self.path / PARTIALS / f".{number:08}.{run}.attempts.tmp"
+    def group_path(self, start: int, stop: int) -> AnyPath:
+        """The file of the merged partial result of the shards [start, stop)."""
+        return self.path / PARTIALS / f"{start:08}-{stop - 1:08}{SUFFIX}"
+
+    def attempts_path(self, partial: AnyPath, run: str) -> AnyPath:
+        """A file that counts the attempts to make a partial result in one run, one byte per attempt."""
+        return self.path / PARTIALS / f".{partial.name.removesuffix(SUFFIX)}.{run}.attempts.tmp"
 
     def missing_shards(self, plan: ShardPlan) -> list[Shard]:
         """The shards that have no partial result yet."""
-        found = {path.name for path in (self.path / PARTIALS).iterdir()}
+        found = self.partial_names()
         return [shard for shard in plan.shards if self.partial_path(shard.number).name not in found]
+
+    def partial_names(self) -> set[str]:
+        """The names of all files of partial results."""
+        return {path.name for path in (self.path / PARTIALS).iterdir()}
 
     @property
     def is_finished(self) -> bool:

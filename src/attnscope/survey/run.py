@@ -16,24 +16,24 @@ from typing import Any
 
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.fingerprint import fingerprint_model
+from attnscope.stores.lock import lock_any_folder
 from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.execution.in_process import run_in_process
+from attnscope.survey.execution.merge_tree import GROUP_SIZE, Group, merge_group, missing_groups, save_group
 from attnscope.survey.execution.progress import SurveyProgress
 from attnscope.survey.execution.ray_pool import RayPool
 from attnscope.survey.execution.shard_reader import ShardReader
-from attnscope.survey.execution.workers import Workers, WorkReport
+from attnscope.survey.execution.workers import OnReport, Workers, WorkReport
 from attnscope.survey.folder import SurveyFolder, survey_identity
-from attnscope.survey.partials.partial import PartialResult, merge_partials
-from attnscope.survey.partials.partial_files import load_partial
+from attnscope.survey.partials.partial import PartialResult
 from attnscope.survey.settings import Settings
-from attnscope.survey.survey_lock import lock_survey
 from attnscope.survey.tables.manifest import write_manifest
 from attnscope.survey.tables.parquet import write_tables
 from attnscope.survey.tables.survey import Survey, open_survey
 
 ProgressCallback = Callable[[SurveyProgress], object]
-"""Called once before reading starts, and after each batch or shard."""
+"""Called once before reading starts, after each batch or shard, and after each partial result that is merged."""
 
 
 def run_survey(
@@ -55,7 +55,8 @@ def run_survey(
         sources: Files, folders, globs and URLs of text, JSONL and Parquet.
         out: The folder of the survey, or a URL in an object store. All workers must see it.
         workers: The number of processes, or `Workers` for more control. More than one process needs Ray.
-        progress: Called with a `SurveyProgress` before reading starts, and after each batch or shard.
+        progress: Called with a `SurveyProgress` before reading starts, after each batch or shard, and after each
+            partial result that is merged; on Ray, after each group of them.
         **settings: Fields of `Settings`: `max_length`, `batch_tokens`, `field`, `separator`, `shard_bytes`, `seed`,
             `max_skipped`.
 
@@ -82,11 +83,9 @@ def run_survey(
         folder.claim(identity)
         survey = _open_finished(folder)
         if survey is None:
-            with lock_survey(folder.path):  # a killed run may have left its lock: that is resuming
+            with lock_any_folder(folder.path):  # a killed run may have left its lock: that is resuming
                 folder.claim(identity)  # again, because before the lock another process could do the same
-                _read_missing_shards(plan, reader, folder, pool, progress)
-                stack.close()  # the workers, which the rest does not need
-                merged = merge_saved_partials(plan, folder)
+                merged = _read_and_merge(plan, reader, folder, pool, progress)
                 tables = write_tables(folder.path, merged)
                 write_manifest(folder.path, merged, plan, chosen, fingerprint, tables)
                 folder.remove_temporary_files()
@@ -102,14 +101,14 @@ def _open_finished(folder: SurveyFolder) -> Survey | None:
     return None
 
 
-def _read_missing_shards(
+def _read_and_merge(
     plan: ShardPlan,
     reader: ShardReader | RayPool,
     folder: SurveyFolder,
     pool: Workers,
     progress: ProgressCallback | None,
-) -> None:
-    """Read the shards that have no partial result yet, in this process or on Ray."""
+) -> PartialResult:
+    """Read the shards that have no partial result yet, and merge those of all."""
     missing = folder.missing_shards(plan)
     state = SurveyProgress(
         size=plan.size, shards=len(plan.shards), missing=len(missing), workers=min(pool.count, len(missing))
@@ -125,11 +124,35 @@ def _read_missing_shards(
     with _logged(folder, state, pool):
         if isinstance(reader, ShardReader):
             run_in_process(missing, reader, folder, pool, update)
-        elif missing:
-            try:
-                reader.read(missing, folder, update)
-            finally:
-                state.excluded_machines = reader.excluded_machines
+        else:
+            state.excluded_machines = reader.excluded_machines  # which it adds to
+            reader.read(missing, folder, update)
+    return _merge(plan, reader, folder, state, update)
+
+
+def _merge(
+    plan: ShardPlan, reader: ShardReader | RayPool, folder: SurveyFolder, state: SurveyProgress, on_report: OnReport
+) -> PartialResult:
+    """Merge the partial results of all shards: groups in this process or on Ray, and the last level in this process."""
+    if missing := folder.missing_shards(plan):
+        raise SettingError(
+            f"survey: all workers have finished, but {len(missing):,} partial results are not in {folder.path}; all "
+            "machines of a cluster must see the same folder"
+        )
+
+    def update() -> None:
+        on_report(WorkReport(0, 0.0, 0.0, merged=1))
+
+    whole = Group(0, len(plan.shards), GROUP_SIZE)
+    levels = missing_groups(whole, folder)
+    state.to_merge = sum(len(group.inputs) for level in ([whole], *levels) for group in level)
+    if isinstance(reader, RayPool):
+        reader.merge(levels, folder, on_report)
+        reader.close()  # the rest does not need workers
+    else:
+        for group in (group for level in levels for group in level):
+            save_group(group, folder, update)
+    return merge_group(whole, folder, update)
 
 
 def check_skipped(survey: Survey, max_skipped: float) -> Survey:
@@ -142,16 +165,6 @@ def check_skipped(survey: Survey, max_skipped: float) -> Survey:
             f"{problems['count']:,} problems: mend the corpus and use another folder, or allow more by --max-skipped"
         )
     return survey
-
-
-def merge_saved_partials(plan: ShardPlan, folder: SurveyFolder) -> PartialResult:
-    """Load and merge the partial results of all shards, in the order of the shards, one at a time."""
-    if missing := folder.missing_shards(plan):
-        raise SettingError(
-            f"survey: all workers have finished, but {len(missing):,} partial results are not in {folder.path}; all "
-            "machines of a cluster must see the same folder"
-        )
-    return merge_partials(load_partial(folder.partial_path(shard.number)) for shard in plan.shards)
 
 
 @contextmanager

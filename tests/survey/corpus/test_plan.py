@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from attnscope.errors import SettingError
+from attnscope.stores import retries
 from attnscope.survey.corpus import plan as plans
-from attnscope.survey.corpus import retries
 from attnscope.survey.corpus.plan import ShardPlan, plan_shards
 from attnscope.survey.settings import Settings
 

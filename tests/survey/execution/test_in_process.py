@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from attnscope.cli.survey import status_text
 from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.execution.in_process import run_in_process
 from attnscope.survey.execution.progress import SurveyProgress
@@ -40,3 +41,8 @@ def test_the_pace_tells_what_is_left() -> None:
     pace.add(WorkReport(50, 2.0, 2.0, shard=4))  # so that a shard has 200 tokens
     assert (pace.shards_done, pace.expected_tokens) == (3, 1600)
     assert (pace.tokens_per_second, pace.overhead, pace.remaining_seconds) == (100.0, 0.25, 14.0)
+    assert status_text(pace).startswith("shard 3/10  100 tokens/s")
+    pace.to_merge = 12
+    pace.add(WorkReport(0, 0.0, 0.0, merged=3))
+    assert pace.tokens_per_second == 100.0
+    assert status_text(pace) == "merged 3/12 partial results"

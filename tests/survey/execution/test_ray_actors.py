@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 from attnscope.errors import CheckpointError
-from attnscope.survey import Settings
+from attnscope.survey import Settings, Workers
 from attnscope.survey.corpus.plan import plan_shards
-from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, answer
+from attnscope.survey.execution.merge_tree import Group
+from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, SurveyActor, answer
 from attnscope.survey.execution.workers import AccessSettingError
 from attnscope.survey.folder import PARTIALS, SurveyFolder
+from attnscope.survey.partials.partial_files import save_partial
+from tests.survey.random_shards import shard_of
 from tests.survey.survey_process import write_model, write_text
 
 
@@ -57,7 +60,7 @@ from attnscope.survey.execution.ray_actors import SurveyActor
 actor = SurveyActor({settings!r}, Workers(threads=1), "now")
 assert not actor.load().error
 shard = plan_shards({settings!r}).shards[0]
-attempts = Path({str(folder.attempts_path(shard.number, "now"))!r})
+attempts = Path({str(folder.attempts_path(folder.partial_path(shard.number), "now"))!r})
 part = Path({str(folder.partial_path(shard.number))!r})
 for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
     attempts.write_bytes(b"." * before)  # as workers leave it that die
@@ -72,6 +75,25 @@ for before in ({MAX_ATTEMPTS - 1}, {MAX_ATTEMPTS}):
     assert "'00000000.partial'" not in left
 
 
+def test_a_group_that_kills_its_workers_is_not_merged_for_ever(tmp_path: Path) -> None:
+    folder, group = SurveyFolder(tmp_path), Group(0, 3)
+    (tmp_path / PARTIALS).mkdir()
+    for number in range(3):
+        save_partial(shard_of(number, 0), folder.partial_path(number))
+    actor = SurveyActor(Settings(model="m", sources=("text.txt",)), Workers(threads=1), "now")
+    path = folder.group_path(0, 3)
+    attempts = Path(str(folder.attempts_path(path, "now")))
+    attempts.write_bytes(b"." * MAX_ATTEMPTS)  # as workers leave it that die
+    refused = actor.merge(group, tmp_path)
+    assert f"{MAX_ATTEMPTS} workers died while merging {path}; if memory is short" in refused.error
+    assert not refused.is_of_machine
+    assert not path.exists()
+    attempts.write_bytes(b"." * (MAX_ATTEMPTS - 1))
+    assert actor.merge(group, tmp_path).value.merged == 3
+    assert path.exists()
+    assert not attempts.exists()
+
+
 def test_an_actor_that_does_not_see_the_corpus_names_its_machine_and_writes_nothing(tmp_path: Path) -> None:
     model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 1000)
     settings = Settings(model=str(model), sources=(str(text),))
@@ -80,7 +102,7 @@ def test_an_actor_that_does_not_see_the_corpus_names_its_machine_and_writes_noth
     command = f"""
 from pathlib import Path
 from attnscope.survey import Settings, Workers
-from attnscope.survey.corpus import retries
+from attnscope.stores import retries
 from attnscope.survey.corpus.plan import plan_shards
 from attnscope.survey.execution.ray_actors import SurveyActor
 retries.RETRY_DELAYS = (0.0,)

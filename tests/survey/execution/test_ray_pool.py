@@ -16,9 +16,10 @@ import pytest
 
 from attnscope.errors import AttnScopeError
 from attnscope.models import load_tokenizer
-from attnscope.survey import Settings, Workers, open_survey, run_survey
+from attnscope.survey import Settings, Workers, open_survey, run, run_survey
 from attnscope.survey.corpus.plan import Shard
 from attnscope.survey.execution import ray_cluster, ray_pool
+from attnscope.survey.execution.merge_tree import Group, missing_groups
 from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, Answer
 from attnscope.survey.execution.ray_cluster import connect_to_ray
 from attnscope.survey.execution.ray_pool import RayPool
@@ -176,6 +177,26 @@ def test_a_straggler_is_read_by_another_worker_and_counted_once(simulate: Callab
     assert cluster.read == [("fast", number) for number in (1, 2, 3, 0)]
 
 
+def test_groups_are_merged_level_by_level_by_all_workers_although_some_are_lost_or_read_a_copy(
+    simulate: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    (tmp_path / PARTIALS).mkdir()
+    levels, reports = missing_groups(Group(0, 27, 3), SurveyFolder(tmp_path)), list[WorkReport]()
+    assert [len(level) for level in levels] == [9, 3]
+    cluster = simulate(slow=Node(cpus=1, seconds=1000.0), a=Node(cpus=1), b=Node(cpus=1))
+    cluster.at[10.0] = lambda: setattr(cluster.simulated["a"], "kills", 2)
+    with RayPool(Settings(model="m", sources=("text.txt",)), Workers(count=3, threads=1)) as pool:
+        pool.fingerprint()
+        pool.read([Shard(number, ()) for number in range(27)], SurveyFolder("out"), lambda _: None)
+        assert any(handle.node == "slow" for handle in cluster.handles)  # it still reads, and will be told nothing
+        pool.merge(levels, SurveyFolder("out"), reports.append)
+    assert cluster.now < 1000.0
+    assert sorted(group for _, group in cluster.merged) == sorted(group for level in levels for group in level)
+    assert {group for _, group in cluster.merged[:9]} == set(levels[0])  # before any group that needs them
+    assert {node for node, _ in cluster.merged} == {"a", "b"}
+    assert [report.merged for report in reports] == [3] * 12
+
+
 def test_machines_with_different_parameters_are_refused(simulate: Callable[..., Cluster]) -> None:
     simulate(a=Node(cpus=1), b=Node(cpus=1, load=Answer(FINGERPRINT | {"hash": "sha256:2"})))
     with pytest.raises(AttnScopeError, match="on the machine machine of b has other parameters"):
@@ -190,6 +211,7 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
     ray, workers = pytest.importorskip("ray"), Workers(count=2, threads=1)
     model, text = write_model(tmp_path / "model"), write_text(tmp_path / "text.txt", 20_000)
     too_long = Settings(model=str(MINILM), sources=(str(text),), max_length=600)
+    monkeypatch.setattr(run, "GROUP_SIZE", 3)
     monkeypatch.setattr(ray_cluster, "REPORT_SECONDS", 3600.0)  # nothing is printed, however slow the machine is
     before = listening_addresses([os.getpid()])
     with connect_to_ray(workers):
@@ -215,7 +237,9 @@ def test_actors_write_the_bytes_of_one_process_and_raise_what_they_refuse_in_one
     assert capfd.readouterr() == ("", "")
     run_survey(model, text, tmp_path / "one", workers=Workers(threads=1), **SMALL)  # with the same survey.json
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
-    assert set(contents(tmp_path / "one")) == FINISHED | {f"partials/{number:08}.partial" for number in range(10)}
+    groups = ((0, 2), (3, 5), (6, 8), (0, 8))
+    names = [*(f"{number:08}" for number in range(10)), *(f"{first:08}-{last:08}" for first, last in groups)]
+    assert set(contents(tmp_path / "one")) == FINISHED | {f"partials/{name}.partial" for name in names}
 
 
 @pytest.mark.slow
@@ -228,7 +252,7 @@ def test_the_command_with_two_actors_prints_its_progress_and_nothing_of_ray(tmp_
     assert lines[0] == "10 shards to read, about 5,000 tokens; the corpus has 20.0 kB"
     assert lines[-1].endswith(f"passages of 10 documents, 0 problems, in {tmp_path / 'two'}")
     slow = [line for line in lines[1:-1] if not line.startswith("waiting to start Ray for ")]
-    assert all("shard" in line and "tokens/s" in line for line in slow)  # lines of progress
+    assert all(("shard" in line and "tokens/s" in line) or "merged" in line for line in slow)  # lines of progress
 
 
 @pytest.mark.slow

@@ -165,8 +165,8 @@ def test_copies_are_not_read_while_other_shards_are_pending() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_any_history_of_losses_and_failures_ends_with_every_shard_read_once(seed: int) -> None:
-    dice, queue = random.Random(seed), ShardQueue()
-    queue.add_shards(shards(dice.randint(1, 30)))
+    dice, queue = random.Random(seed), ShardQueue[Shard]()
+    queue.add_tasks(shards(dice.randint(1, 30)))
     bad, total, read, next_worker = {"n0"}, queue.num_left, list[int](), 0
     reading = dict[int, Shard]()
     for now in range(10_000):

@@ -19,8 +19,8 @@ from attnscope.explorer.analysis.inspection import get_meaning
 from attnscope.heads.scores import SCORES
 from attnscope.heads.table import HeadTable
 from attnscope.recording import Trace
+from attnscope.stores.paths import report_access, to_path
 from attnscope.survey.folder import MANIFEST, SURVEY
-from attnscope.survey.store_paths import report_access, to_path
 from attnscope.survey.tables.survey import Example, Survey
 
 NUMBERS = ("count", "passages", "mean", "std", "standard_error")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
+from attnscope.stores.retries import retry_access
 from attnscope.survey.corpus.files import DAMAGED_ARCHIVE, AccessError, CorpusFile, list_files, open_file
-from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.settings import Settings
 
 MIN_SHARD_BYTES = 2**16  # by default

@@ -28,11 +28,14 @@ class SurveyProgress:
         self.excluded_machines: dict[str, str] = {}
         """Machines that were given no more work, and the error of each; known at the end of a run."""
         self.tokens, self.shards_read = 0, 0
+        self.merged, self.to_merge = 0, 0
+        """Partial results that this run has merged, and those that it has to; none before all shards are read."""
         self._seconds, self._model_seconds, self._tokens_in_read_shards = 0.0, 0.0, 0
 
     def add(self, report: WorkReport) -> None:
         """Add the report of a worker."""
         self.tokens += report.tokens
+        self.merged += report.merged
         self._seconds += report.seconds
         self._model_seconds += report.model_seconds
         if report.workers is not None:

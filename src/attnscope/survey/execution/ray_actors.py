@@ -1,8 +1,8 @@
-"""A worker as an actor of Ray: it loads the model once, and reads shards.
+"""A worker as an actor of Ray: it loads the model once, reads shards, and merges groups of partial results.
 
-In: settings, and shards. Out: partial results on disk, and a small `Answer` to each call. Errors are answers, too: as
-errors of Ray they would be a page long, and Ray would not say which of them a different machine may not have.
-Does not know: other actors. Memory: the model, and one batch.
+In: settings, shards and groups. Out: partial results on disk, and a small `Answer` to each call. Errors are answers,
+too: as errors of Ray they would be a page long, and Ray would not say which of them a different machine may not have.
+Does not know: other actors. Memory: the model, and one batch or two partial results.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import torch
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.extras import import_extra
 from attnscope.models.fingerprint import fingerprint_model
+from attnscope.stores.paths import AnyPath, append_byte
 from attnscope.survey.corpus.plan import Shard
+from attnscope.survey.execution.merge_tree import Group, save_group
 from attnscope.survey.execution.shard_reader import ShardReader
 from attnscope.survey.execution.workers import AccessSettingError, Worker, Workers, WorkReport
 from attnscope.survey.folder import SurveyFolder
 from attnscope.survey.settings import Settings
-from attnscope.survey.store_paths import AnyPath, append_byte
 
 MAX_ATTEMPTS = 20
-"""How often a shard is tried: one that kills every worker, for example for lack of memory, must not do so forever."""
+"""How often a shard or a group is tried: one that kills every worker, for example for lack of memory, must not do so
+forever."""
 
 
 class Place(NamedTuple):
@@ -72,6 +74,10 @@ class SurveyActor:
         """Read a shard, unless its partial result is there already, and return a `WorkReport`."""
         return answer(lambda: self._read(shard, SurveyFolder(folder)))
 
+    def merge(self, group: Group, folder: AnyPath) -> Answer:
+        """Merge the partial results of a group, save the result, and return a `WorkReport`."""
+        return answer(lambda: self._merge(group, SurveyFolder(folder)))
+
     def _load(self) -> dict[str, Any]:
         torch.set_num_threads(self._workers.num_threads)
         torch.set_num_interop_threads(1)
@@ -87,15 +93,26 @@ class SurveyActor:
         assert self._reader is not None
         if self._worker is None:
             self._worker = Worker(self._reader, folder, self._workers.num_threads)
-        path = folder.attempts_path(shard.number, self._run)
-        if append_byte(path) == MAX_ATTEMPTS:
+        attempts = folder.attempts_path(folder.partial_path(shard.number), self._run)
+        if append_byte(attempts) == MAX_ATTEMPTS:
             raise SettingError(
                 f"survey: {MAX_ATTEMPTS} workers died while reading shard {shard.number}, which starts in "
                 f"{shard.spans[0].file}; if memory is short, use fewer workers or a smaller --batch-tokens"
             )
         report = self._worker.work(shard)
-        path.unlink(missing_ok=True)
+        attempts.unlink(missing_ok=True)
         return report
+
+    def _merge(self, group: Group, folder: SurveyFolder) -> WorkReport:
+        path = folder.group_path(group.start, group.stop)
+        attempts = folder.attempts_path(path, self._run)
+        if append_byte(attempts) == MAX_ATTEMPTS:
+            raise SettingError(
+                f"survey: {MAX_ATTEMPTS} workers died while merging {path}; if memory is short, use fewer workers"
+            )
+        save_group(group, folder)
+        attempts.unlink(missing_ok=True)
+        return WorkReport(0, 0.0, 0.0, merged=len(group.inputs))
 
 
 def answer(action: Callable[[], Any]) -> Answer:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from attnscope.errors import SettingError
 from attnscope.extras import import_extra
-from attnscope.survey.corpus.retries import retry_access
+from attnscope.stores.retries import retry_access
 from attnscope.survey.execution.workers import Workers
 
 OBJECT_STORE_BYTES = 128 * 2**20  # only paths and counts are sent

@@ -1,8 +1,8 @@
-"""Reads all missing shards on Ray: a pool of actors, each with the model, on this machine or on a cluster.
+"""Reads shards and merges groups on Ray: a pool of actors, each with the model, on this machine or on a cluster.
 
-In: shards. Out: partial results on disk, which the actors write, and a report per shard. Actors that die are replaced.
-Those that Ray cannot start yet are waited for, while the others read: the cluster may be growing.
-Does not know: the content of a shard, or which one is next. Memory: a few hundred bytes per shard and worker.
+In: shards, groups. Out: partial results on disk, which the actors write, and a report for each. Actors that die are
+replaced. Those that Ray cannot start yet are waited for, while the others work: the cluster may be growing.
+Does not know: the content of a shard, or which one is next. Memory: a few hundred bytes per shard, group and worker.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from attnscope.errors import AttnScopeError, SettingError
 from attnscope.extras import import_extra
 from attnscope.survey.corpus.plan import Shard
+from attnscope.survey.execution.merge_tree import Group
 from attnscope.survey.execution.ray_actors import MAX_ATTEMPTS, Answer, Place, SurveyActor
 from attnscope.survey.execution.ray_cluster import connect_to_ray
 from attnscope.survey.execution.shard_queue import MAX_FAILURES, ShardQueue
@@ -48,13 +49,12 @@ class RayPool:
 
     def __init__(self, settings: Settings, workers: Workers) -> None:
         self._settings, self._workers = settings, workers
-        self._stack, self._queue = ExitStack(), ShardQueue()
+        self._stack, self._queue = ExitStack(), ShardQueue[Shard | Group]()
         self._ray: Any = None
         self._actors, self._calls = dict[int, _Actor](), dict[Any, int]()
         self._num_created, self._early_deaths = 0, 0
         self._run = f"{time.time_ns():x}"
         self._fingerprint: dict[str, Any] | None = None
-        self._folder: SurveyFolder | None = None
         self._waiting_since, self._reported = 0.0, 0.0
         self.excluded_machines: dict[str, str] = {}
         """Machines that were given no more work, and the error of each."""
@@ -95,12 +95,30 @@ class RayPool:
         Raises:
             AttnScopeError: A shard cannot be read, workers differ in the model, or none starts in time.
         """
-        self._folder = folder
-        self._queue.add_shards(shards)
-        self._create_actors(min(self._workers.count, len(shards)) - len(self._actors))
+        self._run_tasks(shards, folder, on_report)
+
+    def merge(self, levels: Sequence[Sequence[Group]], folder: SurveyFolder, on_report: OnReport) -> None:
+        """Merge the partial results of groups, one level after the other.
+
+        Args:
+            levels: What `missing_groups` returned.
+            folder: The folder of the survey.
+            on_report: Called after every group.
+
+        Raises:
+            AttnScopeError: A partial result cannot be merged, workers differ in the model, or none starts in time.
+        """
+        for groups in levels:
+            self._run_tasks(groups, folder, on_report)
+
+    def _run_tasks(self, tasks: Sequence[Shard | Group], folder: SurveyFolder, on_report: OnReport) -> None:
+        self._queue.add_tasks(tasks)
+        self._create_actors(min(self._workers.count, len(tasks)) - len(self._actors))
         while self._queue.num_left:
-            for number, shard in self._queue.assign(time.monotonic()):
-                self._calls[self._actors[number].handle.read.remote(shard, folder.path)] = number
+            for number, task in self._queue.assign(time.monotonic()):
+                handle = self._actors[number].handle
+                method = handle.merge if isinstance(task, Group) else handle.read
+                self._calls[method.remote(task, folder.path)] = number
             self._step(on_report)
 
     def _create_actors(self, count: int) -> None:
@@ -155,7 +173,7 @@ class RayPool:
                 on_report(report._replace(workers=sum(actor.is_loaded for actor in self._actors.values())))
 
     def _add_loaded(self, number: int, actor: _Actor, place: Place, fingerprint: dict[str, Any]) -> None:
-        """Give shards to an actor, if its model is the same as that of the first one."""
+        """Give tasks to an actor, if its model is the same as that of the first one."""
         self._fingerprint = self._fingerprint or fingerprint
         if fingerprint != self._fingerprint:
             raise SettingError(

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 
 from attnscope.errors import SettingError
+from attnscope.stores.retries import retry_access
 from attnscope.survey.corpus.plan import Shard
-from attnscope.survey.corpus.retries import retry_access
 from attnscope.survey.execution.shard_reader import ShardReader, read_shard
 from attnscope.survey.folder import SurveyFolder
 from attnscope.survey.partials.partial import PartialResult
@@ -100,6 +100,8 @@ class WorkReport(NamedTuple):
     """The number of the shard, in its last report."""
     workers: int | None = None
     """The number of workers at this time, if it changes."""
+    merged: int = 0
+    """The number of partial results that were merged."""
 
 
 OnReport = Callable[[WorkReport], object]

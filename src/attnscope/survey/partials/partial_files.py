@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from attnscope.errors import CheckpointError
 from attnscope.models.json_fields import Fields
 from attnscope.models.json_files import parse_json
+from attnscope.stores.paths import AnyPath, write_file
 from attnscope.survey.corpus.plan import Problem
 from attnscope.survey.partials.bins import NUM_BINS, RELATIVE_ACCURACY, STATISTICS
 from attnscope.survey.partials.examples import (
@@ -35,7 +36,6 @@ from attnscope.survey.partials.examples import (
 )
 from attnscope.survey.partials.moments import Moments
 from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, Problems
-from attnscope.survey.store_paths import AnyPath, write_file
 
 MAGIC = b"attnscope survey partial 2\n"
 DIGEST_BYTES = hashlib.sha256().digest_size

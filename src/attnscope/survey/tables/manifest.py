@@ -21,6 +21,7 @@ from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.checked_json import encode_checked_json, remove_checksum
 from attnscope.models.json_fields import Fields, short_repr
 from attnscope.models.json_files import read_json
+from attnscope.stores.paths import AnyPath, write_file
 from attnscope.survey.corpus.names import escape_name
 from attnscope.survey.corpus.plan import ShardPlan
 from attnscope.survey.folder import MANIFEST, TABLES
@@ -28,7 +29,6 @@ from attnscope.survey.partials.bins import RELATIVE_ACCURACY, STATISTICS
 from attnscope.survey.partials.examples import NUM_TOP, SAMPLE_SIZE
 from attnscope.survey.partials.partial import MAX_PROBLEMS, PartialResult, Problems
 from attnscope.survey.settings import Settings
-from attnscope.survey.store_paths import AnyPath, write_file
 from attnscope.version import __version__
 
 FORMAT = 2

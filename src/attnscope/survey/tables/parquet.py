@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnscope.extras import import_extra
+from attnscope.stores.paths import AnyPath, write_file
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES
 from attnscope.survey.partials.bins import NUM_BINS, STATISTICS, select_bins
 from attnscope.survey.partials.examples import NO_PASSAGE
 from attnscope.survey.partials.partial import PartialResult
-from attnscope.survey.store_paths import AnyPath, write_file
 from attnscope.survey.tables.manifest import TableFile
 
 ROW_GROUP_SIZE = 2**16  # reading one head reads only its row group

@@ -20,10 +20,10 @@ import torch
 from attnscope.errors import SettingError
 from attnscope.heads.labels import assign_labels
 from attnscope.heads.table import HeadTable
+from attnscope.stores.paths import AnyPath, StorePath, report_access, to_local_folder, to_path
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, MANIFEST, PASSAGES, SURVEY, TABLES
 from attnscope.survey.partials.bins import STATISTICS
 from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP, SAMPLE_SIZE, sampling_priorities
-from attnscope.survey.store_paths import AnyPath, StorePath, report_access, to_local_folder, to_path
 from attnscope.survey.tables.manifest import read_manifest, table_files
 from attnscope.survey.tables.table_reader import Filters, TableReader
 

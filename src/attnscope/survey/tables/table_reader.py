@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from attnscope.checksums import sha256_file
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
+from attnscope.stores.paths import AnyPath
 from attnscope.survey.folder import EXAMPLES, HEADS, HISTOGRAMS, PASSAGES
 from attnscope.survey.partials.bins import NUM_BINS, STATISTICS
 from attnscope.survey.partials.examples import NUM_DECILES, NUM_TOP, SAMPLE_SIZE
-from attnscope.survey.store_paths import AnyPath
 from attnscope.survey.tables.manifest import REMEDY, TableFile
 from attnscope.survey.tables.parquet import COLUMNS, PASSAGES_PER_GROUP, QUANTILES, ROW_GROUP_SIZE, table_schema
 

@@ -1,4 +1,4 @@
-"""A lock on the folder of a survey, so that only one command at a time writes to it.
+"""A lock on a folder that is local or in an object store, so that only one command at a time writes to it.
 
 In: a folder, local or in an object store. Out: the lock, or an error that names the process that holds it. Locally it
 is that of `folder_lock`. In a store, the holder keeps an object `.lock.NUMBER.json`, created by a conditional write,
@@ -14,13 +14,13 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from attnscope.errors import SettingError
 from attnscope.folder_lock import UNKNOWN, LockOwner, boot_id, in_use, lock_folder, parse_owner, this_process
-from attnscope.survey.store_paths import AnyPath, StorePath
+from attnscope.stores.paths import AnyPath, StorePath
 
 PATTERN = ".lock.*.json"
 HEARTBEAT_SECONDS = 5.0
@@ -30,14 +30,18 @@ POLL_SECONDS = 0.5
 
 
 @contextmanager
-def lock_survey(folder: AnyPath) -> Iterator[None]:
+def lock_any_folder(folder: AnyPath, report: Callable[[str], object] | None = None) -> Iterator[None]:
     """Hold the lock of a folder; a lock that a killed process left behind is taken over.
+
+    Args:
+        folder: The folder. A local one must exist.
+        report: Called with one sentence if the lock of a local folder was taken over.
 
     Raises:
         SettingError: Another process holds the lock, or the folder cannot be written to.
 
-    >>> from attnscope.survey.store_paths import to_path
-    >>> with lock_survey(to_path("memory://locked")):
+    >>> from attnscope.stores.paths import to_path
+    >>> with lock_any_folder(to_path("memory://locked")):
     ...     print([path.name for path in to_path("memory://locked").iterdir()])
     ['.lock.00000001.json']
     """
@@ -48,7 +52,7 @@ def lock_survey(folder: AnyPath) -> Iterator[None]:
             except OSError as error:
                 raise SettingError(f"{folder} cannot be locked: {error}") from error
         else:
-            held.enter_context(lock_folder(folder, lambda _: None))
+            held.enter_context(lock_folder(folder, report or (lambda _: None)))
         yield
 
 
@@ -114,7 +118,7 @@ def _keep(path: StorePath, held: ExitStack) -> None:
             path.unlink(missing_ok=True)
 
     path.create(content(0))
-    thread = threading.Thread(target=beat, name="survey-lock", daemon=True)
+    thread = threading.Thread(target=beat, name="store-lock", daemon=True)
     thread.start()
     held.callback(release)
 

@@ -13,9 +13,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from attnscope.errors import CheckpointError, SettingError
-from attnscope.survey import Workers, open_survey, run_survey
-from attnscope.survey.corpus import retries
-from attnscope.survey.store_paths import (
+from attnscope.stores import retries
+from attnscope.stores.paths import (
     AnyPath,
     StoreError,
     StorePath,
@@ -24,6 +23,7 @@ from attnscope.survey.store_paths import (
     to_path,
     write_file,
 )
+from attnscope.survey import Workers, open_survey, run_survey
 from tests.survey.survey_process import SMALL, contents, write_model, write_text
 
 ALONE = Workers(threads=1)

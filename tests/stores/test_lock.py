@@ -15,17 +15,17 @@ import fsspec
 import pytest
 
 from attnscope.errors import SettingError
-from attnscope.survey import survey_lock
-from attnscope.survey.store_paths import StorePath, to_path
-from attnscope.survey.survey_lock import lock_survey
+from attnscope.stores import lock
+from attnscope.stores.lock import lock_any_folder
+from attnscope.stores.paths import StorePath, to_path
 
 FIRST, SECOND = ".lock.00000001.json", ".lock.00000002.json"
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[StorePath]:
-    monkeypatch.setattr(survey_lock, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(survey_lock, "POLL_SECONDS", 0.005)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(lock, "POLL_SECONDS", 0.005)
     path = to_path("memory://locks/folder")
     assert isinstance(path, StorePath)
     (path / "survey.json").write_bytes(b"{}")
@@ -39,7 +39,7 @@ def names(folder: StorePath) -> list[str]:
 
 def owner(pid: int, *, kernel: str | None = None) -> bytes:
     """The lock of a process that does not write it again."""
-    found = {"host": socket.gethostname(), "boot_id": kernel or survey_lock._kernel(), "pid": pid, "since": "now"}
+    found = {"host": socket.gethostname(), "boot_id": kernel or lock._kernel(), "pid": pid, "since": "now"}
     return f"{json.dumps(found)}\ntoken 0\n".encode()
 
 
@@ -50,17 +50,17 @@ def ended_process() -> int:
 
 
 def test_a_second_one_waits_for_a_heartbeat_and_names_the_holder(folder: StorePath) -> None:
-    with lock_survey(folder):
+    with lock_any_folder(folder):
         assert names(folder) == [FIRST]
         with pytest.raises(SettingError, match=f"^{folder} is in use by process {os.getpid()} on .* another folder$"):
-            lock_survey(folder).__enter__()
+            lock_any_folder(folder).__enter__()
         assert names(folder) == [FIRST]
     assert names(folder) == []
 
 
 def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(folder: StorePath) -> None:
     (folder / FIRST).write_bytes(owner(ended_process()))
-    with lock_survey(folder):
+    with lock_any_folder(folder):
         assert names(folder) == [SECOND]
     assert names(folder) == []
 
@@ -73,12 +73,12 @@ def test_the_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_o
 def test_a_lock_that_nobody_writes_again_is_taken_over_after_a_while(
     folder: StorePath, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    monkeypatch.setattr(survey_lock, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.1)
     (folder / FIRST).write_bytes(content)
     slept = list[float]()
-    sleep = survey_lock.time.sleep
-    monkeypatch.setattr(survey_lock.time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds)))
-    with lock_survey(folder):
+    sleep = lock.time.sleep
+    monkeypatch.setattr(lock.time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds)))
+    with lock_any_folder(folder):
         assert names(folder) == [SECOND]
     assert slept
 
@@ -90,7 +90,7 @@ def test_of_many_that_start_at_once_one_gets_the_folder(folder: StorePath) -> No
         with ExitStack() as held:
             ready.wait()
             try:
-                held.enter_context(lock_survey(folder))
+                held.enter_context(lock_any_folder(folder))
                 got.append(True)
             except SettingError:
                 pass
@@ -109,14 +109,14 @@ def test_a_lock_that_appears_during_a_takeover_wins(folder: StorePath, monkeypat
     """The holder of a stale lock wakes up, unlocks the folder, and a third one takes the first number again."""
     stale = folder / ".lock.00000007.json"
     stale.write_bytes(owner(ended_process()))
-    keep = survey_lock._keep
+    keep = lock._keep
 
     def keep_late(path: StorePath, held: ExitStack) -> None:
         stale.unlink()
         (folder / FIRST).write_bytes(owner(os.getpid()))
         keep(path, held)
 
-    monkeypatch.setattr(survey_lock, "_keep", keep_late)
+    monkeypatch.setattr(lock, "_keep", keep_late)
     with pytest.raises(SettingError, match="in use by process"):
-        lock_survey(folder).__enter__()
+        lock_any_folder(folder).__enter__()
     assert names(folder) == [FIRST]

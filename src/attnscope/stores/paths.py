@@ -1,7 +1,7 @@
 """Paths of a folder that is local or in an object store, with the same operations for both.
 
-In: a path or a URL. Out: a `pathlib.Path`, or a `StorePath`, which has the methods of a `Path` that surveys use. A
-store replaces an object as a whole, so after a kill an object has its old content or its new content. All errors are
+In: a path or a URL. Out: a `pathlib.Path`, or a `StorePath`, which has the methods of a `Path` that are used here.
+A store replaces an object as a whole, so after a kill an object has its old content or its new content. All errors are
 `OSError`s; those that may pass are raised after retries.
 Does not know: what the files contain. Memory: one file.
 """
@@ -26,8 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import SettingError
 from attnscope.extras import require
-from attnscope.survey.corpus.names import escape_name
-from attnscope.survey.corpus.retries import retry_access
+from attnscope.stores.retries import retry_access
 
 STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "memory")
 """Protocols of fsspec whose files are replaced as a whole; `memory` is seen by one process only."""
@@ -115,6 +114,19 @@ class StorePath:
         """Write or replace an object."""
         self._call(lambda system, path: system.pipe_file(path, content))
 
+    def upload(self, file: Path) -> None:
+        """Write or replace an object with the content of a local file, of which only parts are in memory."""
+        self._call(lambda system, path: system.put_file(str(file), path))
+
+    def sizes(self) -> dict[str, int]:
+        """The number of bytes of every object in this folder and below, by its path in the folder."""
+
+        def find(system: AbstractFileSystem, path: str) -> dict[str, int]:
+            found: Any = system.find(path, detail=True)
+            return {name.removeprefix(path).lstrip("/"): int(about["size"] or 0) for name, about in found.items()}
+
+        return self._call(find)
+
     def create(self, content: bytes) -> None:
         """Write an object that must not exist; a store without conditional writes may replace one written just now.
 
@@ -183,7 +195,7 @@ def to_path(place: str | Path | StorePath) -> AnyPath:
         return Path(LocalFileSystem._strip_protocol(url))
     if protocol not in STORES or not rest.strip("/"):
         raise SettingError(
-            f"survey: expected a folder, or a URL in an object store, such as s3://BUCKET/NAME, got {url}; "
+            f"expected a folder, or a URL in an object store, such as s3://BUCKET/NAME, got {url}; "
             f"supported are {', '.join(STORES[:-1])}, where a file is replaced as a whole"
         )
     if protocol in ("s3", "s3a"):
@@ -191,7 +203,7 @@ def to_path(place: str | Path | StorePath) -> AnyPath:
     try:
         url_to_fs(url)
     except Exception as error:  # not installed, or the options of the file system are invalid
-        raise SettingError(f"survey: cannot use {url}: {_reason(error)}") from error
+        raise SettingError(f"cannot use {url}: {_reason(error)}") from error
     return StorePath(url.rstrip("/"))
 
 
@@ -224,7 +236,7 @@ def to_local_folder(folder: AnyPath, sizes: Mapping[str, int], owner: object) ->
     """
     if not isinstance(folder, StorePath):
         return folder
-    copy = Path(tempfile.mkdtemp(prefix="attnscope-survey-"))
+    copy = Path(tempfile.mkdtemp(prefix="attnscope-store-"))
     weakref.finalize(owner, shutil.rmtree, copy, ignore_errors=True)
     for name, size in sizes.items():
         with suppress(FileNotFoundError):
@@ -244,4 +256,5 @@ def report_access(folder: object) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """An error in one line."""
     found: Any = getattr(error, "strerror", None) or error
-    return escape_name(" ".join(str(found).split())) or type(error).__name__
+    line = " ".join(str(found).split())
+    return "".join(one if one.isprintable() else "\ufffd" for one in line) or type(error).__name__

@@ -1,0 +1,1 @@
+"""Files in a local folder or in an object store."""

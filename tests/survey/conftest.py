@@ -1,0 +1,3 @@
+"""Rank processes that the tests of surveys share."""
+
+from tests.train.conftest import ranks as ranks
