@@ -42,7 +42,7 @@ KEYWORDS = {"allow_pickle": False, "shell": False, "trust_remote_code": False, "
 ALLOWED: dict[tuple[str, str], str] = {
     ("explorer/analysis/weight_files.py", "allow_pickle"): "False: writes plain numbers",
     ("explorer/static_export/exporter.py", "numpy.load"): "reads what weight_files.py wrote in this process",
-    ("explorer/static_site/publish.py", "numpy.load"): "reads what an interrupted run wrote; numpy refuses pickles",
+    ("explorer/static_site/site_folder.py", "numpy.load"): "reads what an interrupted run wrote; numpy refuses pickles",
     ("labs/exercise.py", "compile"): "an answer to an exercise is a program of the user",
     ("labs/exercise.py", "exec"): "an answer to an exercise is a program of the user",
     ("models/text/chat_template.py", "jinja2"): "finds the files of jinja2 for the sandboxed process",

@@ -47,7 +47,7 @@ class ArchiveWriter:
     def __init__(self, folder: Path, name: str) -> None:
         self._path, self._name = folder / name, name
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._unfinished = self._path.with_name(f".{self._path.name}.tmp")
+        self._unfinished = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         self._file: BinaryIO = self._unfinished.open("wb")
         self._digest = hashlib.sha256()
         self._responses: dict[str, Range | None] = {}

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from attnscope.atlas import ByteCache, HeadAtlas, codec
-from attnscope.errors import AttnScopeError
+from attnscope.errors import AttnScopeError, Cancelled
 from attnscope.explorer.analysis import inspection
+from attnscope.explorer.cancellation import CancelCheck
 from attnscope.explorer.library.library import Entry
 from attnscope.explorer.service.guard import App
 from attnscope.explorer.static_export.exporter import request_body
@@ -42,10 +43,10 @@ class TokenLinks(NamedTuple):
 
 
 async def write_head(
-    app: App, entry: Entry, folder: Path, name: str, layer: int, head: int
+    app: App, entry: Entry, folder: Path, name: str, layer: int, head: int, *, should_stop: CancelCheck
 ) -> tuple[StoredFile, TokenLinks]:
-    """Write the archive of a head, as responses of the server and arrays."""
-    matrix = entry.matrix(layer).head(head)
+    """Write the archive of a head, as responses of the server and arrays; raises Cancelled if it should stop."""
+    matrix = entry.matrix(layer).head(head).with_options(should_stop=should_stop)
     atlas = HeadAtlas(matrix, ByteCache(CACHE_BYTES), f"L{layer}H{head}")
     path = f"{entry.trace_id}/{layer}/{head}"
     try:
@@ -62,6 +63,8 @@ async def write_head(
             rule = _add_weights(archive, entry, matrix, layer, head)
             stored = archive.finish()
             links = find_token_links(matrix, received, is_causal=entry.is_causal(layer))
+    except Cancelled:
+        raise
     except AttnScopeError as error:
         raise type(error)(f"L{layer}H{entry.layer(layer).heads[head]} cannot be published: {error}") from error
     finally:

@@ -22,6 +22,8 @@ from attnscope.explorer.static_export.exporter import NO_MODEL, keep_heads, requ
 from attnscope.explorer.static_site.archive import ArchiveWriter, StoredFile, store_file
 from attnscope.explorer.static_site.plan import HeadId
 
+MANIFEST = "manifest.json"
+"""The last file of a site."""
 FORMAT = "attnscope site"
 FORMAT_VERSION = 1
 """Increased when a script of an earlier version cannot read the site."""
@@ -69,7 +71,7 @@ async def write_manifest(
     heads: Sequence[HeadId],
     description: dict[str, Any],
     files: Sequence[StoredFile],
-) -> None:
+) -> StoredFile:
     """Write the manifest; with it, the site is complete."""
     session = {
         **await request_json(app, "session"),
@@ -85,4 +87,4 @@ async def write_manifest(
         "traces": {entry.trace_id: description},
         "files": {file.name: [file.num_bytes, file.sha256] for file in files},
     }
-    store_file(folder, "manifest.json", json.dumps(manifest, separators=(",", ":")).encode())
+    return store_file(folder, MANIFEST, json.dumps(manifest, separators=(",", ":")).encode())

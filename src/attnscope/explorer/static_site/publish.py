@@ -1,47 +1,44 @@
 """`publish_trace`: a trace as a static site, which any host with range requests serves.
 
-The site is written to a folder beside the final one, an archive per head and per layer, and renamed when it is
-complete. Every finished archive is recorded with its checksum, so a publication that was killed continues with the next
-one, and the bytes of the site do not depend on that. In: a trace and a folder. Out: the site.
-Does not know: hosts, browsers. Memory: that of one head, and the links of one layer.
+An archive per head and per layer is written, by one process or several, to a folder or an object store. Every finished
+archive is recorded with its checksum, so a publication that was killed continues with the missing ones. The bytes of
+the site depend neither on that nor on the number of processes. In: a trace and a folder. Out: the site.
+Does not know: hosts, browsers. Memory: one head per process, and the indexes of unfinished layers.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import numpy
+import torch
 
-from attnscope.atomic_files import write_atomically
-from attnscope.checksums import sha256_file
-from attnscope.errors import SettingError
-from attnscope.explorer.library.library import Entry, Library
-from attnscope.explorer.service.app import make_router, read_assets
-from attnscope.explorer.service.guard import App
-from attnscope.explorer.service.workers import WorkerPools
-from attnscope.explorer.static_site.archive import StoredFile, store_file
-from attnscope.explorer.static_site.head_archive import TokenLinks, write_head
-from attnscope.explorer.static_site.layer_archive import unscored, write_layer
-from attnscope.explorer.static_site.manifest import FORMAT_VERSION, write_manifest, write_trace
-from attnscope.explorer.static_site.pages import write_pages
+from attnscope.errors import AttnScopeError, SettingError
+from attnscope.explorer.static_site.archive import StoredFile
+from attnscope.explorer.static_site.manifest import FORMAT_VERSION
 from attnscope.explorer.static_site.plan import HeadId, check_budget, head_size
-from attnscope.folder_lock import LOCK, lock_folder
+from attnscope.explorer.static_site.site_folder import open_site
+from attnscope.explorer.static_site.site_writer import SiteWriter, head_record, layer_record
+from attnscope.explorer.static_site.worker_processes import Task, WorkerProcesses, num_cores, threads_per_worker
 from attnscope.recording import Trace
+from attnscope.stores.paths import StorePath, to_path
 from attnscope.version import __version__
 
-STATE = ".publish"
-"""The folder with the records of finished archives; it is removed at the end."""
 SAMPLE_ROWS = 64
 PASSES = 3.0  # over the cells of a head, in units of the sample: log-sum-exp, stored levels, links, scores
+
+
+KILLED = (
+    "publish: a worker process was killed, perhaps because memory ran out; the same command continues, and fewer "
+    "--workers need less memory"
+)
 
 
 class Estimate(NamedTuple):
@@ -50,176 +47,219 @@ class Estimate(NamedTuple):
     num_heads: int
     max_bytes: int
     seconds: float
+    """Without uploads."""
 
 
-def estimate(trace: Trace, heads: Sequence[HeadId], *, budget: int | None = None) -> Estimate:
+def estimate(trace: Trace, heads: Sequence[HeadId], *, budget: int | None = None, workers: int = 1) -> Estimate:
     """Estimate size and time; the time comes from some rows of the first head, which are computed on this machine.
 
     Raises:
-        SettingError: There are no heads, or the site would be over the budget.
+        SettingError: There are no heads or no workers, or the site would be over the budget.
     """
+    _check_workers(workers)
     if not heads:
         raise SettingError("publish: expected at least one head")
     max_bytes = check_budget(trace, heads, budget)
     matrix = trace.layer(heads[0][0]).matrix().batch(0).head(heads[0][1])
     rows = min(SAMPLE_ROWS, matrix.shape[0])
-    _ = matrix[:rows]  # starts the kernels
-    start = time.perf_counter()
-    _ = matrix[-rows:]
-    per_cell = (time.perf_counter() - start) / (rows * matrix.shape[1])
+    with _threads(threads_per_worker(workers)):
+        _ = matrix[:rows]  # starts the kernels
+        start = time.perf_counter()
+        _ = matrix[-rows:]
+        per_cell = (time.perf_counter() - start) / (rows * matrix.shape[1])
     cells = sum(head_size(trace, *head).cells for head in heads)
-    return Estimate(len(heads), max_bytes, PASSES * cells * per_cell)
+    at_once = min(workers, num_cores(), len(heads))
+    return Estimate(len(heads), max_bytes, PASSES * cells * per_cell / at_once)
+
+
+class Published(NamedTuple):
+    """A finished site."""
+
+    num_files: int
+    num_bytes: int
 
 
 def publish_trace(
     trace: Trace,
-    folder: str | Path,
+    folder: str | Path | StorePath,
     heads: Sequence[HeadId],
     *,
     name: str | None = None,
+    workers: int = 1,
+    saved_in: str | Path | None = None,
     progress: Callable[[int, int], object] | None = None,
     report: Callable[[str], object] | None = None,
-) -> None:
+) -> Published:
     """Write a trace as a static site, or continue a publication of the same trace that was interrupted.
 
     Args:
         trace: The trace.
-        folder: The folder of the site, which must not exist.
+        folder: The folder of the site, which must not exist, or its URL in an object store.
         heads: The heads to publish.
         name: The name to display; by default that of the model.
+        workers: The number of processes that write archives. Several start Python again, so a script that calls this
+            needs `if __name__ == "__main__":`.
+        saved_in: The folder in which the trace is saved, from which several processes open it.
         progress: Called with the finished and all steps.
         report: Called with a sentence when an interrupted publication is continued.
 
     Raises:
-        SettingError: The folder exists, or an unfinished site of another trace is beside it.
+        SettingError: The folder exists, an unfinished site of another trace is in its place, or several workers have
+            no saved trace.
         UnsupportedError: The trace has no weights, or a head has NaN weights.
+        AttnScopeError: A worker process was killed.
+        OSError: A file cannot be written.
     """
-    target = Path(folder)
-    if target.exists():
-        raise SettingError(f"publish: {target} exists; give another folder, or remove it")
-    unfinished = target.with_name(f"{target.name}.part")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    report = report or _ignore
-    with lock_folder(unfinished, report):
-        library, workers = Library(), WorkerPools()
+    _check_workers(workers)
+    if workers > 1 and saved_in is None:
+        raise SettingError("publish: several workers open the trace from its folder; save it, and give saved_in=FOLDER")
+    name, report = name or trace.model or "trace", report or _ignore
+    with open_site(to_path(folder), report) as site:
+        writer, thread, processes = SiteWriter(trace, name, site), ThreadPoolExecutor(1), None
         try:
-            trace_id = library.add(trace, name=name or trace.model or "trace")
-            entry, assets = library.entry(trace_id), read_assets()
-            assert entry is not None, "it was added"
-            site = _Site(unfinished, entry, list(heads), progress or _ignore)
-            site.resume(report)
-            app = make_router(library, None, workers, assets=assets)
-            with ThreadPoolExecutor(1) as pool:  # a notebook already runs an event loop in this thread
-                pool.submit(lambda: asyncio.run(site.write(app))).result()
+            settings = {"format": FORMAT_VERSION, "version": __version__, "trace": writer.trace_id, "name": name}
+            if not site.claim({**settings, "heads": list(heads)}, report):
+                if workers > 1 and saved_in is not None:
+                    task = Task(Path(saved_in).absolute(), writer.trace_id, name, site, threads_per_worker(workers))
+                    processes = WorkerProcesses(workers, task)
+                publication = _Publication(
+                    writer, processes or _ThisProcess(writer, thread), heads, progress or _ignore
+                )
+                publication.write_archives(workers)
+                thread.submit(publication.finish).result()  # a notebook runs an event loop in the calling thread
+            found = site.count_files()
+            site.remove_records()
+        except BrokenProcessPool as error:
+            raise AttnScopeError(KILLED) from error
         finally:
-            library.close()
-            workers.close()
-        shutil.rmtree(unfinished / STATE)
-    for left in unfinished.glob(f"{LOCK}*"):
-        left.unlink()
-    unfinished.rename(target)
+            if processes is not None:
+                processes.close()
+            writer.close()
+            thread.shutdown(cancel_futures=True)
+    return Published(*found)
+
+
+def _check_workers(workers: int) -> None:
+    if workers < 1:
+        raise SettingError(f"publish: expected at least 1 worker, got {workers}")
 
 
 def _ignore(*_: object) -> None: ...
 
 
-class _Site:
-    """A site that is being written."""
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Compute with some threads, at most as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(count, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
-    def __init__(self, folder: Path, entry: Entry, heads: list[HeadId], progress: Callable[[int, int], object]) -> None:
-        self.folder, self.entry, self.heads, self._progress = folder, entry, heads, progress
-        self.state = folder / STATE
-        self.files: list[StoredFile] = []
-        self.layers = {layer: [head for _, head in some] for layer, some in groupby(heads, key=lambda one: one[0])}
+
+class ArchiveWorkers(Protocol):
+    """Writes archives in the background."""
+
+    def write_head(self, layer: int, head: int) -> Future[StoredFile]:
+        """Write the archive of a head."""
+        ...
+
+    def write_layer(self, layer: int, heads: Sequence[int]) -> Future[StoredFile]:
+        """Write the archive of a layer."""
+        ...
+
+
+class _ThisProcess:
+    """Writes archives in a thread of this process."""
+
+    def __init__(self, writer: SiteWriter, thread: ThreadPoolExecutor) -> None:
+        self._writer, self._thread = writer, thread
+
+    def write_head(self, layer: int, head: int) -> Future[StoredFile]:
+        return self._thread.submit(self._writer.write_head, layer, head)
+
+    def write_layer(self, layer: int, heads: Sequence[int]) -> Future[StoredFile]:
+        return self._thread.submit(self._writer.write_layer, layer, heads)
+
+
+class _Publication:
+    """Finds the archives that are missing, lets workers write them, and completes the site."""
+
+    def __init__(
+        self,
+        writer: SiteWriter,
+        archives: ArchiveWorkers,
+        heads: Sequence[HeadId],
+        progress: Callable[[int, int], object],
+    ) -> None:
+        self._writer, self._archives, self._heads, self._progress = writer, archives, heads, progress
+        self._layers = {layer: [head for _, head in some] for layer, some in groupby(heads, key=lambda one: one[0])}
+        self._finished: dict[str, StoredFile] = {}
+        self._files: dict[int, list[StoredFile]] = {}
+        self._scores: dict[int, Any] = {}
         self._done = 0
 
-    def resume(self, report: Callable[[str], object]) -> None:
-        """Check that what is in the folder belongs to this publication, and record what is being published."""
-        settings = {
-            "format": FORMAT_VERSION,
-            "version": __version__,
-            "trace": self.entry.trace_id,
-            "name": self.entry.name,
-            "heads": self.heads,
-        }
-        content = json.dumps(settings).encode()
-        path = self.state / "settings.json"
-        if path.is_file():
-            if path.read_bytes() != content:
-                raise SettingError(
-                    f"publish: {self.folder} is an unfinished site of another trace, other heads or another version; "
-                    "remove it, or publish to another folder"
-                )
-            report(f"continuing the unfinished site in {self.folder}")
-            return
-        self.state.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-
-    async def write(self, app: App) -> None:
-        """Write all archives, then the pages, and the manifest last."""
-        scores = {}
-        self._progress(0, self.num_steps)
-        for layer in self.layers:
-            scores[layer] = await self._write_layer(app, layer)
-        for layer in range(len(self.entry.trace)):
-            self.entry.scores.put(layer, scores.get(layer) or unscored(self.entry, layer))
-        stored, description = await write_trace(app, self.entry, self.folder, self.heads)
-        self._advance()
-        self.files += [stored, *write_pages(self.folder, self.entry, len(self.heads))]
-        await write_manifest(app, self.entry, self.folder, self.heads, description, self.files)
-        self._advance()
-
     @property
-    def num_steps(self) -> int:
-        """An archive each, and the pages."""
-        return len(self.heads) + len(self.layers) + 2
+    def _num_steps(self) -> int:
+        """An archive each, and the end."""
+        return len(self._heads) + len(self._layers) + 1
 
-    async def _write_layer(self, app: App, layer: int) -> dict[str, Any]:
-        """Write the archives and the index of a layer, and return the scores of its heads."""
-        place = f"{self.entry.trace_id}/L{layer:03}"
-        indexes, links = {}, []
-        for head in self.layers[layer]:
-            record = f"L{layer:03}H{head:03}"
-            stored = self._find(record)
-            if stored is None:
-                name = f"{place}/H{head:03}.bin"
-                stored, found = await write_head(app, self.entry, self.folder, name, layer, head)
-                numpy.savez(self.state / f"{record}.npz", **found._asdict())
-                self._record(record, stored)
-            with numpy.load(self.state / f"{record}.npz") as saved:
-                links.append(TokenLinks(**saved))
-            self.files.append(stored)
-            indexes[head] = stored.contents
-            self._advance()
-        return await self._finish_layer(app, layer, indexes, links)
+    def write_archives(self, num_at_once: int) -> None:
+        """Write what is missing: heads in their order, and a layer as soon as its heads are finished."""
+        heads = self._find_missing_heads()
+        layers = deque(layer for layer in self._layers if self._needs_archive(layer))
+        running: dict[Future[StoredFile], tuple[int, int | None]] = {}
+        while heads or layers or running:
+            while len(running) <= num_at_once and (heads or layers):  # one is in the queue, so that no worker waits
+                layer, head = (layers.popleft(), None) if layers else heads.popleft()
+                if head is None:
+                    running[self._archives.write_layer(layer, self._layers[layer])] = layer, None
+                else:
+                    running[self._archives.write_head(layer, head)] = layer, head
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                layer, head = running.pop(future)
+                self._add(layer_record(layer) if head is None else head_record(layer, head), future.result())
+                self._complete_layer(layer)
+                if self._needs_archive(layer):
+                    layers.append(layer)
 
-    async def _finish_layer(
-        self, app: App, layer: int, indexes: dict[int, dict[str, Any]], links: list[TokenLinks]
-    ) -> dict[str, Any]:
-        place, record = f"{self.entry.trace_id}/L{layer:03}", f"L{layer:03}"
-        stored = self._find(record)
-        if stored is None:
-            stored, scores = await write_layer(app, self.entry, self.folder, f"{place}/layer.bin", layer, links)
-            self._record(record, stored._replace(contents={**stored.contents, "scores": scores}))
-            stored = self._find(record)
-            assert stored is not None, "it was recorded"
-        scores = stored.contents.pop("scores")
-        index = json.dumps({"layer": stored.contents, "heads": indexes}, separators=(",", ":")).encode()
-        self.files += [stored, store_file(self.folder, f"{place}/index.json", index)]
-        self._advance()
-        return scores
+    def _find_missing_heads(self) -> deque[HeadId]:
+        """Read the records of earlier runs."""
+        site, missing = self._writer.site, deque[HeadId]()
+        objects = site.list_objects()
+        self._progress(0, self._num_steps)
+        for layer, heads in self._layers.items():
+            names = {head_record(layer, head): (layer, head) for head in heads}
+            for name, file in site.find_finished([*names, layer_record(layer)], objects):
+                self._add(name, file)
+            missing += [names[name] for name in names if name not in self._finished]
+            self._complete_layer(layer)
+        return missing
 
-    def _advance(self) -> None:
+    def _needs_archive(self, layer: int) -> bool:
+        """Whether the heads of a layer are finished, and the layer is not."""
+        return layer not in self._files and all(
+            head_record(layer, head) in self._finished for head in self._layers[layer]
+        )
+
+    def _add(self, record: str, file: StoredFile) -> None:
+        self._finished[record] = file
         self._done += 1
-        self._progress(self._done, self.num_steps)
+        self._progress(self._done, self._num_steps)
 
-    def _record(self, name: str, stored: StoredFile) -> None:
-        write_atomically(self.state / f"{name}.json", json.dumps(stored).encode())
+    def _complete_layer(self, layer: int) -> None:
+        """Write the index of a layer if all of its archives are finished, and drop what is only needed for that."""
+        names = [*(head_record(layer, head) for head in self._layers[layer]), layer_record(layer)]
+        if all(name in self._finished for name in names):
+            *heads, stored = [self._finished.pop(name) for name in names]
+            self._scores[layer] = stored.contents["scores"]
+            self._files[layer] = self._writer.write_index(
+                layer, stored, dict(zip(self._layers[layer], heads, strict=True))
+            )
 
-    def _find(self, name: str) -> StoredFile | None:
-        """A finished archive whose bytes are intact."""
-        with suppress(FileNotFoundError):
-            stored = StoredFile(*json.loads((self.state / f"{name}.json").read_bytes()))
-            if sha256_file(self.folder / stored.name) == stored.sha256:
-                return stored
-        return None
+    def finish(self) -> None:
+        """Write everything else, and the manifest last."""
+        files = [file for layer in self._layers for file in self._files[layer]]
+        self._writer.write_end(self._heads, self._scores, files)
+        self._progress(self._num_steps, self._num_steps)
