@@ -461,6 +461,8 @@ def test_what_was_asked_for_and_cannot_be_is_said():
         Trace.from_attentions([torch.eye(3)[None, None]], tokens=["so"])
     assert "model.layers.0.self_attn" in trace
     assert "nothing" not in trace
+    assert 0 not in trace  # an index is a short form for [] alone; the keys are names
+    assert trace.get("nothing") is None
 
 
 def test_the_package_can_be_called_by_its_name():

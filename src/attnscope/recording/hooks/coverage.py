@@ -117,7 +117,7 @@ class Coverage:
         if not missed:
             raise UnsupportedError(
                 f"{self._caller}: no attention was recorded in {self._kind}. Call the model inside the with block, in "
-                "the same thread. FlexAttention, scripted models and a handwritten softmax cannot be recorded: use "
+                "the same thread. Scripted models and a handwritten softmax cannot be recorded: use "
                 "F.scaled_dot_product_attention, or make a trace of the weights with Trace.from_attentions"
             )
         named = ", ".join(f"{name or 'the model itself'} ({kind})" for name, kind in list(missed.items())[:3])

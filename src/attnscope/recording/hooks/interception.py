@@ -16,8 +16,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
+from attnscope.errors import UnsupportedError
 from attnscope.recording.call import refuse_meta
 from attnscope.recording.hooks.coverage import Coverage
+from attnscope.recording.hooks.flex_attention import MESSAGE, is_flex_attention, refuse_flex_attention
 from attnscope.recording.hooks.function_mode import needs_function_mode
 from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import Observer, current_observers, is_suppressed, observe, suppress_recording
@@ -43,6 +45,7 @@ def intercept(model: nn.Module, observer: CoverageObserver) -> Iterator[None]:
         stack.enter_context(observer.coverage.track(lambda: observer in current_observers()))
         stack.enter_context(observe(observer))
         if needs_function_mode(model):
+            stack.enter_context(refuse_flex_attention())
             modules = ModuleStack()
             stack.enter_context(modules.track(model))
             stack.enter_context(_AttentionFunctionMode(observer, modules))
@@ -62,6 +65,8 @@ class _AttentionFunctionMode(TorchFunctionMode):
             return function(*args, **kwargs)
         reader = find_reader(function)
         if reader is None:
+            if is_flex_attention(function) and self._modules.innermost() is not None:
+                raise UnsupportedError(MESSAGE)
             result = function(*args, **kwargs)
             if self._products.is_attention(function, args, kwargs, result):
                 self._observer.on_handwritten(self._modules.innermost())

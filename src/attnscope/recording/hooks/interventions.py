@@ -19,6 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from attnscope.attention import attend
 from attnscope.attention.spec import to_4d
+from attnscope.errors import UnsupportedError
+from attnscope.recording.hooks.flex_attention import MESSAGE, is_flex_attention, refuse_flex_attention
 from attnscope.recording.hooks.function_mode import needs_function_mode
 from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
@@ -42,6 +44,7 @@ def intercept_heads(model: nn.Module, intervention: Intervention) -> Iterator[No
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(intervene(intervention))
         if needs_function_mode(model):
+            stack.enter_context(refuse_flex_attention())
             modules = ModuleStack()
             stack.enter_context(modules.track(model))
             stack.enter_context(_TorchFunctionIntervention(intervention, modules))
@@ -57,6 +60,8 @@ class _TorchFunctionIntervention(TorchFunctionMode):
 
     def __torch_function__(self, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if is_flex_attention(function) and self._modules.innermost() is not None:
+            raise UnsupportedError(MESSAGE)
         reader = find_reader(function)
         if reader is None or is_suppressed() or _projecting.get() or self._intervention not in current_interventions():
             return function(*args, **kwargs)
