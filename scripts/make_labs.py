@@ -1,15 +1,18 @@
 """Run labs and write their pages, figures and results: docs/labs, docs/images/labs, benchmarks/results/labs.
 
+The claims of the interactive page, web/src/steps/claims.ts, are written too; build the page again when they change.
+
 Usage: .venv/bin/python scripts/make_labs.py [--lists | --seeds SEED ...] [--] [NAME ...]    (all take some minutes)
 
 Without --seeds, labs run with seed 0, the one of the pages. With --seeds, they run with these seeds instead, and only
 their verdicts and measured values are written, to benchmarks/results/labs/seeds: docs/labs/verdicts.md is made of them.
-With --lists, no lab runs: the pages that list labs, verdicts and exercises are made again from the results.
+With --lists, no lab runs: the claims, and the pages of labs, verdicts and exercises, are made again from the results.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,18 @@ from attnscope.labs.replication import summarize
 ROOT = Path(__file__).resolve().parents[1]
 PAGES, IMAGES, RESULTS = ROOT / "docs/labs", ROOT / "docs/images/labs", ROOT / "benchmarks/results/labs"
 SEEDS = RESULTS / "seeds"
+STEPS = ROOT / "web/src/steps/claims.ts"
+STEP_CLAIMS = {
+    "products": "38",
+    "scale": "2",
+    "mask": "7",
+    "exponential": "1b",
+    "weight": "5",
+    "values": "45",
+    "output": "12",
+    "next": "28",
+}
+"""The steps of one attention weight, and the claim that the page shows below each."""
 
 
 def new_lab(name: str, seed: int = 0) -> Lab:
@@ -60,6 +75,25 @@ def read_seeds(name: str) -> list[dict[str, Any]]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
+def claims_module(results: Iterable[Mapping[str, Any]]) -> str:
+    """Return the module of the claims that the page of steps shows, from results as JSON."""
+    found = {claim["claim"]: (claim, result["lab"]) for result in results for claim in result["claims"]}
+    lines = []
+    for step, name in STEP_CLAIMS.items():
+        claim, lab = found[name]
+        verdict = f"{claim['verdict']} {claim['condition']}".strip()
+        fields = {"claim": name, "text": claim["text"], "verdict": verdict, "lab": lab}
+        values = ", ".join(f"{key}: {json.dumps(value)}" for key, value in fields.items())
+        lines.append(f"  {step}: {{ {values} }},\n")
+    return (
+        "/** Claims of texts about attention, with the verdicts of labs; written by scripts/make_labs.py. */\n\n"
+        'import type { StepName } from "./predictions";\n\n'
+        "/** A verdict includes its condition, if it has one. */\n"
+        "export const CLAIMS: Readonly<Record<StepName, Readonly<Record<"
+        '"claim" | "text" | "verdict" | "lab", string>>>> = {\n' + "".join(lines) + "};\n"
+    )
+
+
 def write(path: Path, text: str) -> None:
     """Write a file, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,3 +116,4 @@ if __name__ == "__main__":
     write(PAGES / "index.md", index(results))
     write(PAGES / "verdicts.md", verdicts(results, [read_seeds(name) for name in NAMES]))
     write(PAGES / "exercises.md", exercises())
+    write(STEPS, claims_module(results))

@@ -91,6 +91,9 @@ def test_three_tokens_by_hand_with_predictions_by_mouse_and_keyboard(browser: Br
         page.click("[data-step=output] >> text=Show without a prediction")
         assert numbers(page, "Output") == pytest.approx([6.0166, 3.9834], abs=1e-4)
         assert page.get_attribute("[data-step=scale] .claim a", "href") == "../labs/scaling.html"
+        claim = page.inner_text("[data-step=weight] .claim")
+        assert claim.startswith("Claim 5: In self-attention a token always pays the most attention to itself.")
+        assert claim.endswith("Verdict of the lab worked_examples: does not hold.")
         page.focus(".pattern [aria-selected=true]")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowDown")

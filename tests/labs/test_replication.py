@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attnscope.labs import NAMES, run
-from attnscope.labs.replication import changed_verdicts, standard_errors, summarize, verdicts_by_claim
+from attnscope.labs.replication import changed_verdicts, seed_deviations, summarize, verdicts_by_claim
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results/labs"
 NEW_SEED = 7
@@ -39,7 +39,7 @@ def test_all_seeds_reach_the_same_verdicts(name: str) -> None:
     for other in others:
         assert measurements(other) == measurements(first), again
     assert changed_verdicts([first, *others]) == []
-    assert all(math.isfinite(error) for error in standard_errors([first, *others]).values())
+    assert all(math.isfinite(error) for error in seed_deviations([first, *others]).values())
 
 
 @pytest.mark.parametrize("name", DECIDING)
@@ -76,10 +76,10 @@ def test_a_verdict_that_changes_or_is_missing_is_found() -> None:
 
 def test_the_standard_error_is_the_deviation_over_seeds() -> None:
     runs = [a_run("holds", value) for value in (1.0, 2.0, 3.0)]
-    assert standard_errors(runs) == {("1a", "share"): 1.0}
-    assert standard_errors([a_run("holds", 4)] * 3) == {("1a", "share"): 0.0}
+    assert seed_deviations(runs) == {("1a", "share"): 1.0}
+    assert seed_deviations([a_run("holds", 4)] * 3) == {("1a", "share"): 0.0}
     for unknown in (runs[:1], [*runs, a_run("holds", "nan")], [*runs, a_run("holds", 1.0, "2")]):
-        assert math.isnan(standard_errors(unknown)["1a", "share"])
+        assert math.isnan(seed_deviations(unknown)["1a", "share"])
 
 
 def test_a_summary_has_the_values_and_verdicts_alone() -> None:

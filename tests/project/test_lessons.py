@@ -78,8 +78,8 @@ def test_the_notebook_is_valid_and_has_the_code_and_links_of_the_page(name: str)
     assert len(code) == page(name).count("```python\n")
     assert all(source in page(name) for source in code)
     words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")
-    for target in re.findall(r"\]\((\.\./[^)#]+)", words):
-        assert (PAGES / "notebooks" / target).is_file(), target
+    for target in re.findall(r'\]\((\.\./[^)#]+)|href="(?!https:)([^"#]+)', words):
+        assert (PAGES / "notebooks" / "".join(target)).is_file(), target
 
 
 @pytest.mark.parametrize(

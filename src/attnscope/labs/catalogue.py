@@ -7,6 +7,7 @@ its functions in order. Each takes the `Lab`; its name is the heading and its do
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -63,13 +64,33 @@ def introduction(module: ModuleType) -> str:
     return inspect.cleandoc(module.__doc__ or "").partition("\n")[2].strip()
 
 
+SPELLINGS = {
+    "feed forward": "feed-forward",
+    "flash attention": "FlashAttention",
+    "formula two": "formula, two",
+    "gpt": "GPT",
+    "multi head": "multi-head",
+    "n gram": "n-gram",
+    "rnn": "RNN",
+    "self attention": "self-attention",
+    "smollm2": "SmolLM2",
+    "subject verb": "subject-verb",
+}
+"""How words of names are written in headings."""
+
+
 def heading(part: str) -> str:
-    """Turn the name of a part into a heading.
+    """Turn the name of a lab or of a part into a heading.
 
     >>> heading("variance_of_the_scores")
     'Variance of the scores'
+    >>> heading("multi_head_attention"), heading("mini_gpt"), heading("attention_without_feed_forward")
+    ('Multi-head attention', 'Mini GPT', 'Attention without feed-forward')
     """
-    return part.replace("_", " ").capitalize()
+    words = part.replace("_", " ")
+    for name, spelling in SPELLINGS.items():
+        words = re.sub(rf"\b{name}\b", spelling, words)
+    return words[0].upper() + words[1:]
 
 
 def parts(module: ModuleType) -> Sequence[Callable[[Lab], None]]:

@@ -11,7 +11,7 @@ from attnscope.labs.catalogue import heading, introduction, load_experiment, par
 from attnscope.labs.claims import CLAIMS, SOURCES
 from attnscope.labs.exercise import task
 from attnscope.labs.exercises import EFFORT
-from attnscope.labs.replication import standard_errors
+from attnscope.labs.replication import seed_deviations
 from attnscope.labs.result import Figure, Result, Table, format_cell
 from attnscope.labs.verdicts import Decision, Verdict
 
@@ -19,7 +19,31 @@ INTERVALS = (
     "The expected intervals were set after measurements like these had been seen. They show that a verdict can be "
     "reproduced; they are not predictions."
 )
-SEEDS = "[All verdicts](verdicts.md) has the standard errors over several seeds."
+SEEDS = "[All verdicts](verdicts.md) has the deviations over several seeds."
+LESSONS = {
+    "scaling": "division",
+    "training_without_scaling": "division",
+    "worked_examples": "dot_products",
+    "masks": "masks",
+    "multi_head_attention": "multi_head",
+    "single_vs_two_heads": "multi_head",
+    "positional_encoding": "positions",
+    "sequence_reversal": "positions",
+    "length_extrapolation": "positions",
+    "attention_cost": "cost",
+    "path_length": "recurrence",
+    "sliding_window": "cost",
+    "linear_attention": "cost",
+    "hopfield": "cost",
+    "normalization": "block",
+    "transformer_block": "block",
+    "training_without_parts": "block",
+    "untrained_heads": "trained_heads",
+    "trained_heads": "trained_heads",
+    "exposure_bias": "gpt",
+    "mini_gpt": "gpt",
+}
+"""The lesson that prepares each lab."""
 STANDARD = {
     Verdict.HOLDS: "The claim is right as stated, in the setting that the text describes.",
     Verdict.HOLDS_WHEN: "The claim is right under a condition that the text does not state, and a measurement shows "
@@ -43,7 +67,7 @@ def page(name: str, results: Sequence[Result], *, images: str) -> str:
         introduction(module),
         f"```bash\nattnscope lab run {name} --out results    # these numbers: --size small --seed 0, the defaults\n"
         f"attnscope lab notebook {name}             # the same code, to run cell by cell\n```",
-        f"All code is in [{name}.py](../../src/attnscope/labs/experiments/{name}.py).",
+        f"All code is in [{name}.py](../../src/attnscope/labs/experiments/{name}.py). {lesson_line(name)}",
     ]
     if results and results[-1].models:
         blocks.append(models_line(results[-1].models))
@@ -55,6 +79,11 @@ def page(name: str, results: Sequence[Result], *, images: str) -> str:
         blocks += [f"## {heading(part.__name__)}", inspect.getdoc(part) or ""]
         blocks += [block for finding in result.findings for block in _blocks(finding, images)]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def lesson_line(name: str) -> str:
+    """Return the sentence that links the lesson of a lab."""
+    return f"The lesson is [{LESSONS[name]}](../learn/{LESSONS[name]}.md)."
 
 
 def models_line(models: Sequence[Mapping[str, Any]]) -> str:
@@ -96,7 +125,7 @@ def errata(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Return the page of all claims with their measurements and standard errors.
+    """Return the page of all claims with their measurements and deviations over seeds.
 
     Args:
         results: The result of each lab as JSON, with the seed of the pages.
@@ -105,9 +134,9 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
     blocks = [
         "# All verdicts",
         "This page lists the verdicts of all labs, and how much their measurements vary. The random seeds of a "
-        "lab are named above its table. The value is that of seed 0. The standard error is the standard deviation over "
-        "the seeds; it is 0 where nothing is random, and missing where a lab ran with one seed. The margin is the "
-        "distance from the value to the nearest end of the expected interval, in standard errors. "
+        "lab are named above its table. The value is that of seed 0. The deviation over seeds is the standard "
+        "deviation of a single run; it is 0 where nothing is random, and missing where a lab ran with one seed. The "
+        "margin is the distance from the value to the nearest end of the expected interval, in these deviations. "
         "`pytest tests/labs/test_replication.py` fails if a verdict changes with the seed.",
         INTERVALS,
         "```bash\n.venv/bin/python scripts/make_labs.py --seeds 1 2 3 4 -- scaling    # run a lab with other seeds\n"
@@ -120,36 +149,36 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
         if not result["claims"]:
             continue
         runs = [result, *others]
-        errors = standard_errors(runs)
+        deviations = seed_deviations(runs)
         seeds = ", ".join(str(run["seed"]) for run in runs)
         blocks += [f"## {heading(result['lab'])}", f"[{result['lab']}]({result['lab']}.md), seeds {seeds}"]
         rows = []
         for claim in result["claims"]:
             verdict = f"**{claim['verdict']}** {claim['condition']}".strip()
             for at, one in enumerate(claim["measurements"]):
-                error = errors[claim["claim"], one["name"]]
+                deviation = deviations[claim["claim"], one["name"]]
                 rows.append(
                     (
                         f"{claim['claim']}. {claim['text']}" if not at else "",
                         verdict if not at else "",
                         one["name"],
                         format_cell(one["value"]),
-                        "" if math.isnan(error) else format_cell(float(f"{error:.2g}")),
+                        "" if math.isnan(deviation) else format_cell(float(f"{deviation:.2g}")),
                         one["interval"],
-                        _margin(one, error),
+                        _margin(one, deviation),
                     )
                 )
-        columns = ("claim", "verdict", "measurement", "value", "standard error", "expected", "margin")
+        columns = ("claim", "verdict", "measurement", "value", "deviation over seeds", "expected", "margin")
         blocks.append(_rows(columns, rows, (False, False, False, True, True, False, True)))
     return "\n\n".join(blocks) + "\n"
 
 
-def _margin(measurement: Mapping[str, Any], error: float) -> str:
-    """Return the distance to the nearest end of the interval in standard errors, or nothing without randomness."""
+def _margin(measurement: Mapping[str, Any], deviation: float) -> str:
+    """Return the distance to the nearest end of the interval in deviations, or nothing without randomness."""
     ends = [end for end in (measurement.get("low"), measurement.get("high")) if end is not None]
-    if not ends or not error > 0:
+    if not ends or not deviation > 0:
         return ""
-    return f"{min(abs(measurement['value'] - end) for end in ends) / error:.1f}"
+    return f"{min(abs(measurement['value'] - end) for end in ends) / deviation:.1f}"
 
 
 def index(results: Sequence[Mapping[str, Any]]) -> str:
@@ -169,7 +198,7 @@ def index(results: Sequence[Mapping[str, Any]]) -> str:
             "Learn how attention works by running experiments. Each lab tests claims of five texts about attention. "
             "It prints tables and figures, and a verdict on each claim. A verdict rests on measurements with stated "
             "intervals; if a measurement is outside its interval, the run is inconclusive. [Errata](errata.md) lists "
-            "the claims that do not hold, and [All verdicts](verdicts.md) the standard errors over several seeds. The "
+            "the claims that do not hold, and [All verdicts](verdicts.md) the deviations over several seeds. The "
             "intervals were set after such measurements had been seen: they show that a verdict can be reproduced. "
             "[Exercises](exercises.md) let you implement the ideas and check your code.",
             "```bash\nattnscope lab list                        # all labs and exercises\n"

@@ -1,6 +1,6 @@
 """Runs of the same lab with several random seeds: whether verdicts change, and how much measurements vary.
 
-In: results as JSON, one per seed. Out: standard errors by claim and measurement, and verdicts that differ.
+In: results as JSON, one per seed. Out: deviations by claim and measurement, and verdicts that differ.
 Does not know: how labs run. Memory: O(measurements).
 """
 
@@ -47,13 +47,14 @@ def changed_verdicts(runs: Sequence[Run]) -> list[str]:
     return [claim for claim in claims if len({verdicts.get(claim) for verdicts in found}) > 1]
 
 
-def standard_errors(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
-    """Return the standard error of a single run for each claim and name of a measurement.
+def seed_deviations(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
+    """Return the standard deviation over seeds for each claim and name of a measurement.
 
-    It is the standard deviation over seeds: 0 for measurements without randomness. NaN if a value is not finite.
+    It is that of a single run, not of the mean of all runs: 0 for measurements without randomness. NaN if a value is
+    not finite.
 
     >>> runs = [{"claims": [{"claim": "1a", "measurements": [{"name": "share", "value": x}]}]} for x in (1, 2, 3)]
-    >>> standard_errors(runs)
+    >>> seed_deviations(runs)
     {('1a', 'share'): 1.0}
     """
     values: dict[tuple[str, str], list[float]] = {}

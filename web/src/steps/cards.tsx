@@ -1,4 +1,4 @@
-/** The steps of the stages that compute their own queries and keys: a title, the claim that a lab judges, and the numbers. */
+/** The steps of the stages that compute their own queries and keys: a title and the numbers. */
 
 import type { JSX } from "preact";
 import { pluralize } from "../format_numbers";
@@ -21,8 +21,6 @@ export interface EditablePair extends Pair {
 export const COMMON_CARDS = {
   products: {
     title: "Products and their sum: the dot product",
-    claim: "with q and k of mean 0 and variance 1, the dot product has variance dₖ.",
-    lab: "scaling",
     body: ({ row, key }) => (
       <Result>
         q · k = {writeSum(row.products[key] ?? [])} = <b data-result="dot">{format(row.dots[key] ?? NaN)}</b>
@@ -31,8 +29,6 @@ export const COMMON_CARDS = {
   },
   exponential: {
     title: "Exponential",
-    claim: "a lower temperature makes the distribution sharper, a higher one more uniform.",
-    lab: "scaling",
     body: (pair) => {
       const { row, key } = pair;
       return (
@@ -53,8 +49,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   ...COMMON_CARDS,
   scale: {
     title: "Divide by √dₖ",
-    claim: "without the division, large dₖ makes the softmax saturate.",
-    lab: "scaling",
     body: (pair) => {
       const { settings, row, key } = pair;
       const root = Math.sqrt(settings.headDim);
@@ -72,8 +66,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   },
   mask: {
     title: "Mask",
-    claim: "scores of −∞ give weights of exactly 0, and no gradient.",
-    lab: "masks",
     body: (pair) => {
       const { settings, row, key } = pair;
       const hidden = row.allowed.filter((isKept) => !isKept).length;
@@ -94,8 +86,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   },
   weight: {
     title: "Divide by the sum: the attention weight",
-    claim: "in self-attention a token always attends most to itself.",
-    lab: "worked_examples",
     body: (pair) => {
       const { row, key } = pair;
       return (
@@ -111,8 +101,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   },
   values: {
     title: "Weights times values, and their sum: the output of the head",
-    claim: "every output row is a weighted average of the values.",
-    lab: "worked_examples",
     body: (pair) => {
       const { row, key, vectors, settings, edit } = pair;
       const head = getShownHead(vectors, settings);
@@ -139,8 +127,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   },
   output: {
     title: "Through W_O",
-    claim: "W_O mixes the heads; multiplying the concatenated heads by it is the same as adding up one product per head.",
-    lab: "multi_head_attention",
     body: (pair) => {
       const { settings, vectors, query, scale, edit } = pair;
       const concatenated = concatenateHeads(vectors.heads, query, scale, settings.mask);
@@ -167,8 +153,6 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
   },
   next: {
     title: "The next token",
-    claim: "a model trained with teacher forcing drifts when it continues its own text.",
-    lab: "exposure_bias",
     body: ({ query, settings }) => <NextTokenBars query={query} settings={settings} />,
   },
 };

@@ -2,6 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { formatToken } from "../paint/token_text";
+import { CLAIMS } from "./claims";
 import { PredictionForm } from "./prediction_form";
 import { judgePrediction, type Prediction, type StepName } from "./predictions";
 
@@ -15,8 +16,6 @@ export type Judgements = Readonly<Partial<Record<StepName, Judgement>>>;
 
 export interface Card<Pair> {
   readonly title: string;
-  readonly claim: string;
-  readonly lab: string;
   readonly body: (pair: Pair) => ComponentChildren;
 }
 
@@ -59,15 +58,23 @@ export function StepList<Pair>({ pair, pairName, steps, cards, numShown, judgeme
                   </p>
                 )}
                 {card.body(pair)}
-                <p class="soft claim">
-                  Claim: {card.claim} Judged in the lab {labs === "" ? <code>attnscope lab run {card.lab}</code> : <a href={`${labs}${card.lab}.html`}>{card.lab}</a>}.
-                </p>
+                <Claim step={name} labs={labs} />
               </>
             )}
           </li>
         );
       })}
     </ol>
+  );
+}
+
+/** A claim of a text about a step, and the verdict of the lab that tests it. */
+function Claim({ step, labs }: { readonly step: StepName; readonly labs: string }): JSX.Element {
+  const { claim, text, verdict, lab } = CLAIMS[step];
+  return (
+    <p class="soft claim">
+      Claim {claim}: {text} Verdict of {labs === "" ? <code>attnscope lab run {lab}</code> : <>the lab <a href={`${labs}${lab}.html`}>{lab}</a></>}: <b>{verdict}</b>.
+    </p>
   );
 }
 

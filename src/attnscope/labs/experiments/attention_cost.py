@@ -307,9 +307,10 @@ def blockwise_attention(query: Tensor, key: Tensor, value: Tensor, block: int) -
 def flash_attention_is_exact(lab: Lab) -> None:
     """FlashAttention ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) processes the keys in blocks. Softmax
     divides by a sum over all keys, which is unknown after the first block. When a larger score appears, one factor
-    corrects everything that was summed before. The function above is the whole algorithm. In exact arithmetic the
-    result is the same; in fp64 the difference is rounding. In fp32 many numbers differ in the last digit, because the
-    order of the sums differs; the errors have the same size.
+    corrects everything that was summed before. `blockwise_attention` in
+    [attention_cost.py](../../src/attnscope/labs/experiments/attention_cost.py) is the whole algorithm. In exact
+    arithmetic the result is the same; in fp64 the difference is rounding. In fp32 many numbers differ in the last
+    digit, because the order of the sums differs; the errors have the same size.
     """
     generator = torch.Generator().manual_seed(lab.seed)
     exact = [torch.randn(4, 1000, 64, generator=generator, dtype=torch.float64) for _ in range(3)]

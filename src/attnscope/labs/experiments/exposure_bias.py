@@ -322,9 +322,9 @@ def a_known_source(lab: Lab) -> None:
         Verdict.HOLDS_WHEN,
         f"At temperature 1, the entropy in the text of SmolLM2 is {step[0]:.2f} ± {step[1]:.2f} nats above that in "
         f"written text 8 to 15 tokens after the prompt, and this grows by {growth[0]:.2f} ± {growth[1]:.2f} up to the "
-        f"last tokens. At temperature 0.5, the share of repeated 4-grams grows by {looping[0]:.2f} ± {looping[1]:.2f} "
-        "more than in written text. With a known source of short memory, the error in its own text changes by "
-        f"{known[0]:+.3f} ± {known[1]:.3f} nats: no growth.",
+        "last tokens. At temperature 0.5, the share of repeated 4-grams grows by "
+        f"{looping[0]:.2f} ± {looping[1]:.2f} more than in written text. With a known source of short memory, the "
+        f"error in its own text changes by {known[0]:+.3f} ± {known[1]:.3f} nats: no growth.",
         Measurement(name="growth of the entropy at temperature 1, minus text", value=growth[0], low=0),
         Measurement(name="growth of repetition at temperature 0.5, minus text", value=looping[0], low=0.15),
         Measurement(name="known source: growth of the error in its own text", value=known[0], low=-0.03, high=0.03),

@@ -113,8 +113,9 @@ def fast_weights(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def equivalence_to_fast_weights(lab: Lab) -> None:
     """A fast-weight programmer ([Schmidhuber, 1992](https://doi.org/10.1162/neco.1992.4.1.131)) adds an outer product
-    to a matrix at each token, and multiplies the matrix by a query: four lines of code, above. The lab compares it with
-    three forms of linear attention: as a T x T matrix of scores, in chunks, and token by token. [Schlag et al.,
+    to a matrix at each token, and multiplies the matrix by a query: the loop of `fast_weights` in
+    [linear_attention.py](../../src/attnscope/labs/experiments/linear_attention.py). The lab compares it with three
+    forms of linear attention: as a T x T matrix of scores, in chunks, and token by token. [Schlag et al.,
     2021](https://arxiv.org/abs/2102.11174) describe the equivalence.
 
     Linear attention adds two things. A feature map is applied to keys and queries. And the output is divided by the sum

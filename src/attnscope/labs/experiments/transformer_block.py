@@ -219,6 +219,10 @@ def residual_connections_and_norms(lab: Lab) -> None:
     In the backward pass, gradients pass through the same additions, and the two designs differ. With pre-norm, the
     gradient of the first block is somewhat larger than that of the last; with post-norm it is smaller ([Xiong et al.,
     2020](https://arxiv.org/abs/2002.04745)). Both can be trained; comparing how well takes longer runs than this one.
+
+    Without residual connections (the norms remain), the gradient of the first block is twice that of the last, so it
+    does not vanish. Such a stack does not train ([claim 40b](training_without_parts.md)), but the reason that the claim
+    gives, the flow of gradients, is not what is seen here.
     """
     blocks = range(1, DEPTH + 1)
     similarity: dict[str, list[float]] = {}
