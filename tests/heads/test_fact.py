@@ -105,6 +105,33 @@ def test_the_page_shows_the_report_and_escapes_words(report: FactReport) -> None
         assert f"<td>{name}</td>" in page
 
 
+@pytest.mark.parametrize(
+    ("weight", "change", "loss", "wanted"),
+    [
+        (0.04, 3.0, 2.0, "No head attends to the fact: the largest weight on it is 0.040."),
+        (0.5, 0.1, 2.0, "changes the loss by +0.100, and a draw of other heads by +0.200."),
+        (0.5, 3.0, 5.5, "it does not help."),
+        (0.5, 3.0, 2.0, "the model still prefers another answer."),
+    ],
+)
+def test_a_missed_fact_is_explained_on_the_page(
+    report: FactReport, weight: float, change: float, loss: float, wanted: str
+) -> None:
+    heads = report.heads.rows(range(len(report.heads)))
+    heads["weight"][:] = torch.linspace(weight, 0.0, len(heads), dtype=torch.float64)
+    missed = replace(
+        report,
+        predicted="amber",
+        heads=heads,
+        loss=loss,
+        loss_without_fact=5.0,
+        ablations=[*report.ablations[:-1], report.ablations[-1]._replace(change=change)],
+        random_changes=torch.tensor([-0.3, 0.2]),
+    )
+    assert wanted in fact_page(missed, model="tiny")
+    assert replace(missed, predicted=missed.answer).why_missed is None
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(SettingError, match="'amber' is not in the text"):
         explain_fact(tiny(), TOKENIZER, TEXT, fact="amber", question=QUESTION)

@@ -10,6 +10,7 @@ from attnscope.attention import Causal
 from attnscope.errors import ShapeError
 from attnscope.heads import rollout
 from attnscope.matrix import AttentionMatrix
+from attnscope.recording import Trace
 from tests.matrix.test_matrix import SHAPES, Subject
 
 
@@ -39,5 +40,7 @@ def test_invalid_arguments_raise() -> None:
         rollout([matrix.head(1)], 3)
     with pytest.raises(ValueError, match="at least one matrix"):
         rollout([], 3)
+    with pytest.raises(TypeError, match=r"expected a list of matrices, got a Trace; pass list\(trace\.values\(\)\)"):
+        rollout(Trace.from_attentions([torch.eye(4)[None, None]]), 3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="sideways"):
         rollout([matrix], 3, direction="sideways")  # pyright: ignore[reportArgumentType]

@@ -73,6 +73,22 @@ def test_decoders_with_shared_and_latent_keys_and_encoders_score_as_their_eager_
         assert_scores(table, layer, dense_scores(weights, ids))
 
 
+def test_a_square_batch_of_ids_is_not_transposed() -> None:
+    torch.manual_seed(0)
+    model, ids = Decoder(TINY).eval(), repeating(12, 12)
+    for name, parameter in model.named_parameters():
+        if name.endswith("query_key_value.weight"):
+            nn.init.normal_(parameter, std=0.3)
+    with torch.no_grad(), record(model) as trace:
+        model(ids)
+    table = score_heads(trace)
+    for layer in trace:
+        weights = trace[layer].to_dense()
+        wanted, transposed = dense_scores(weights, ids), dense_scores(weights, ids.T)
+        assert_scores(table, layer, {score: wanted[score] for score in ("duplicate", "induction")})
+        assert not torch.allclose(wanted["induction"], transposed["induction"], rtol=1e-2)
+
+
 def test_self_and_cross_attention_of_an_encoder_decoder_are_scored_apart() -> None:
     model = exhibit("BART").build()
     inputs = {"input_ids": repeating(2, 21), "decoder_input_ids": repeating(2, 17)}

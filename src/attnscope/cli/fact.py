@@ -38,6 +38,8 @@ def fact(options: Options) -> None:
     verdict = "found" if report.is_found else f"missed (predicted {report.predicted!r})"
     print(f"{verdict}; loss {report.loss:.3f}, without the fact {report.loss_without_fact:.3f} nats per token")
     print(f"attended by {', '.join(report.ablations[-1].heads)}")
+    if report.why_missed:
+        print(report.why_missed)
     with report_write_errors(options.out, command_name="fact"):
         Path(options.out).write_text(fact_page(report, model=Path(options.model).name), encoding="utf-8")
     print(options.out, file=sys.stderr)

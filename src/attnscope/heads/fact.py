@@ -27,6 +27,8 @@ from attnscope.recording.token_texts import as_tokenizer
 
 NUM_PLACES, CONTEXT_TOKENS = 8, 6
 NUM_DRAWS = 5
+LARGE_WEIGHT = 0.1
+"""A head attends to the fact if this much of its weight is on it."""
 
 
 class Place(NamedTuple):
@@ -82,6 +84,24 @@ class FactReport:
     def is_found(self) -> bool:
         """Whether the model predicts the answer."""
         return self.predicted == self.answer
+
+    @property
+    def why_missed(self) -> str | None:
+        """A sentence that tells apart why the answer is missed; None if it is found."""
+        if self.is_found:
+            return None
+        largest, change = float(self.heads["weight"][0]), self.ablations[-1].change
+        if not largest >= LARGE_WEIGHT:
+            return f"No head attends to the fact: the largest weight on it is {largest:.3f}."
+        others = float(self.random_changes.max())
+        if change <= others:
+            return (
+                "The fact is read but not used: ablating the heads that attend to it changes the loss by "
+                f"{change:+.3f}, and a draw of other heads by {others:+.3f}."
+            )
+        if self.loss >= self.loss_without_fact:
+            return "The fact is read, and the loss changes without the heads that read it, but it does not help."
+        return "The fact is read and lowers the loss, but the model still prefers another answer."
 
 
 def explain_fact(

@@ -28,6 +28,7 @@ def fact_page(report: FactReport, *, model: str) -> str:
         f"<p>{escape(model)} {verdict} the answer after {report.num_tokens:,} tokens. The fact is at token "
         f"{report.position:,}, {report.num_tokens - report.position:,} tokens before the end. Where the answer is, the "
         f"model predicts <b>{escape(report.predicted)}</b>.</p>",
+        f"<p>{report.why_missed}</p>" if report.why_missed else "",
         "<h2>Does the fact help?</h2>",
         _table(
             ("loss of the answer", "nats per token"),

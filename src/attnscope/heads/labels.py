@@ -133,8 +133,8 @@ LABELS = (
         "broad",
         ("evenness",),
         0.8,
-        "Spreads its attention almost evenly over all tokens: its entropy is close to that of uniform weights. Its "
-        "output is close to a mean over the text so far.",
+        "Spreads its attention almost evenly over all tokens that it may attend to: its entropy is close to that of "
+        "uniform weights. Its output is close to the mean of their values.",
     ),
 )
 """All labels, from the most specific to the least: the first label of a head describes it best."""

@@ -7,7 +7,7 @@ signs, so it does not show that the information was used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -40,11 +40,17 @@ def rollout(
     Raises:
         ShapeError: the matrices are not square, have no head axis or differ in shape.
         ValueError: there are no matrices, or the direction is unknown.
+        TypeError: `matrices` is a trace or another mapping.
 
     >>> matrix = AttentionMatrix(torch.zeros(1, 4, 2), torch.zeros(1, 4, 2))
     >>> rollout([matrix, matrix], 3)
     tensor([0.1875, 0.1875, 0.1875, 0.4375])
     """
+    if isinstance(matrices, Mapping):
+        raise TypeError(
+            f"rollout: expected a list of matrices, got a {type(matrices).__name__}; pass list(trace.values()), or the "
+            "layers of one stack"
+        )
     if not matrices:
         raise ValueError("rollout: expected at least one matrix, got none")
     *leading, queries, keys = matrices[0].shape
