@@ -28,8 +28,8 @@ HEIGHT, WIDTH = 60, 100
 BOX = (0.1, 0.25, 0.9, 1.0)  # the part of the photo that the model was given
 MAIN = ".picture-main"
 
-PIXELS = """() => {
-  const canvas = document.querySelector(".picture-main canvas");
+PIXELS = """(selector) => {
+  const canvas = document.querySelector(selector);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   let text = "";
   const step = 32768;
@@ -92,9 +92,9 @@ def ready(page: Page) -> None:
     page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
 
 
-def pixels(page: Page) -> np.ndarray:
-    """The large picture, (height, width, 3)."""
-    width, height, text = page.evaluate(PIXELS)
+def pixels(page: Page, selector: str = f"{MAIN} canvas") -> np.ndarray:
+    """A picture, by default the large one, (height, width, 3)."""
+    width, height, text = page.evaluate(PIXELS, selector)
     return np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)[..., :3].astype(int)
 
 
@@ -211,6 +211,20 @@ def test_the_other_direction_and_all_queries(page: Page) -> None:
     change(page, pinQuery=LENGTH - 1)
     until(page, lambda: "rollout of patch 1,4" in page.locator(".picture-title").inner_text(), "rollout")
     until(page, lambda: page.locator(".picture-heads").count() == 0, "one map for all heads")
+
+
+@pytest.mark.slow
+def test_small_pictures_have_their_own_colour_scale_or_one_for_all(page: Page) -> None:
+    change(page, pinQuery=LENGTH - 1)  # all weight on one patch in the first head, all alike in the second
+    ready(page)
+
+    def lit_of(head: int) -> float:
+        return float(is_yellow(pixels(page, f".picture-heads button:nth-child({head + 1}) canvas")).mean())
+
+    until(page, lambda: 0 < lit_of(0) < 0.1 and lit_of(1) > 0.4, "the brightest colour in each head")
+    page.get_by_label("one colour scale").check()
+    until(page, lambda: 0 < lit_of(0) < 0.1 and lit_of(1) == 0, "the brightest colour in the first head alone")
+    page.get_by_label("one colour scale").uncheck()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 
 from attnscope.errors import UnsupportedError
 from attnscope.recording import Trace, record
-
-timm = pytest.importorskip("timm", exc_type=ImportError)
+from tests.images.timm_library import create_model, timm_installed
 
 PATCH, ROWS, COLUMNS = 8, 4, 2
 SIZE: dict[str, Any] = {"img_size": (PATCH * ROWS, PATCH * COLUMNS), "embed_dim": 32, "num_heads": 2}
@@ -30,10 +30,17 @@ MODELS: dict[str, dict[str, int]] = {
 PLAIN = ["vit_tiny_patch16_224", "vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def timm() -> Iterator[None]:
+    """Timm for this file."""
+    with timm_installed():
+        yield
+
+
 def build(name: str, **options: Any) -> Any:
     """A small model with random parameters."""
     torch.manual_seed(0)
-    return timm.create_model(name, **SIZE, patch_size=PATCH, **{"depth": 2, **options}).eval()
+    return create_model(name, **SIZE, patch_size=PATCH, **{"depth": 2, **options}).eval()
 
 
 def run(model: nn.Module, pixels: Tensor) -> Trace:
@@ -123,7 +130,7 @@ def test_a_bright_patch_lights_its_rectangle(name: str, by_hand: bool) -> None:
 
 
 def test_layouts_that_are_not_known_are_refused() -> None:
-    hybrid: Any = timm.create_model("vit_tiny_r_s16_p8_224", img_size=64, embed_dim=32, num_heads=2, depth=1)
+    hybrid: Any = create_model("vit_tiny_r_s16_p8_224", img_size=64, embed_dim=32, num_heads=2, depth=1)
     trace = run(hybrid.eval(), torch.randn(1, 3, 64, 64))
     with pytest.raises(UnsupportedError, match="give grid and first"):
         trace.on_image()
@@ -131,6 +138,6 @@ def test_layouts_that_are_not_known_are_refused() -> None:
     padding = build("vit_tiny_patch16_224", dynamic_img_size=True, dynamic_img_pad=True)
     assert not run(padding, torch.randn(1, 3, 30, 16)).image_layouts
     size: dict[str, Any] = {"img_size": 32, "window_size": 4, "embed_dim": 32, "depths": (1,), "num_heads": (2,)}
-    windows: Any = timm.create_model("swin_tiny_patch4_window7_224", **size)
+    windows: Any = create_model("swin_tiny_patch4_window7_224", **size)
     windows.layers[0].blocks[0].attn.fused_attn = True  # off by default
     assert not run(windows.eval(), torch.randn(1, 3, 32, 32)).image_layouts
