@@ -61,8 +61,8 @@ class Shot(NamedTuple):
 
 
 SHOTS = {
-    "map": Shot(SMALL, "#1/{long}/L16H0/map"),
-    "pinned": Shot(SMALL, "#1/{long}/L17H5/map?c=391.5,371.5&z=14&pin=q389,k374"),
+    "map": Shot(SMALL, "#1/{long}/L17H5/map"),
+    "pinned": Shot(SMALL, "#1/{long}/L17H5/map?c=391.5,371.5&z=14&pin=q403,k368"),
     "text": Shot(LARGE, "#1/{short}/L17H3/text?pin=q386"),
     "heads": Shot(LARGE, "#1/{short}/L5H7/heads"),
     "ratio": Shot(LARGE, "#1/{john}/L17H5/map?cmp={mary}:L17H5,ratio&bits=3"),

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification
 
 from attnscope.figures import on_image
-from attnscope.recording import record
 from attnscope.progress import report_progress
+from attnscope.recording import record
 
 CANVAS, DIGIT, PATCH = 24, 8, 4
 NOISE, MEAN, STD = 0.15, 0.1, 0.25

@@ -53,6 +53,8 @@ def test_a_link_ranks_all_heads_as_python_does(page: Page) -> None:
     page.click(".rank-row >> nth=0")
     until(page, lambda: page.inner_text(".head-title h2").startswith(names[0]), "the strongest head")
     assert f"gives {100 * found[0][1]:.3g}"[:8] in page.inner_text(".head-sentence")
+    labels = page.locator(".head-title-label, .rank-text").all_inner_texts()
+    assert labels == [""], "a label is about all queries of a head, and this link may be an exception"
     assert "k3..9" in until(page, lambda: "k3..9" in page.evaluate("location.hash") and page.url, "the address")
 
 

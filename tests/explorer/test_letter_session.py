@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from playwright.sync_api import Browser
 
 from attnscope.errors import SettingError
 from attnscope.explorer.launch import explore
 from attnscope.explorer.sessions.letter_session import MAX_WORDS, NOTE, LetterSession, embed_letters
+from tests.explorer.browser import needs_chromium
+from tests.explorer.pages import change, drawn, shown, state, until
 from tests.explorer.serving import Handle
 
 TEXT = "the cat saw cats, dogs and a catalogue"
@@ -67,3 +70,26 @@ def test_the_example_takes_sentences_and_says_how(handle: Handle) -> None:
         ("run", {"text": "a", "baseline": True}),
     ):
         assert handle.post(f"/api/1/{path}", body).status in (400, 409), path
+
+
+@needs_chromium
+def test_a_head_of_the_example_is_not_shown_as_if_letters_had_made_it(browser: Browser, handle: Handle) -> None:
+    with shown(browser, f"{handle.url}#1/-/L3H0/map") as page:
+        example = state(page)["trace"]
+        until(page, lambda: page.inner_text(".head-title-label") == "induction", "the label of the head")
+        sentence = "Attends to the token after another occurrence of the current token."
+        assert page.inner_text(".head-sentence") == sentence
+        page.click("button:has-text('Type a sentence')")
+        assert NOTE in page.inner_text("main")
+        assert "At most 256 tokens." in page.inner_text("main")
+        assert not page.locator(".sentence-maps .map").is_visible()
+        assert not page.locator(".head-title").is_visible()
+        assert page.input_value("#sentence-text") == ""
+        page.fill("#sentence-text", TEXT)
+        page.click("button:text-is('Run')")
+        until(page, lambda: state(page)["trace"] != example, "the run")
+        drawn(page)
+        assert page.locator(".sentence-maps .map").is_visible()
+        assert (state(page)["layer"], page.input_value("#sentence-text")) == (0, TEXT)
+        change(page, trace=example, layer=3, head=0)  # as the Back button does
+        until(page, lambda: not page.locator(".sentence-maps .map").is_visible(), "the text box alone")

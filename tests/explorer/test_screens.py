@@ -16,9 +16,9 @@ from tests.explorer.serving import Handle, serving
 
 pytestmark = needs_chromium
 SCREENS: dict[str, dict[str, Any]] = {
-    "wide": {"width": 1600, "height": 1000},
+    "wide": {"width": 1440, "height": 900},
     "small": {"width": 600, "height": 800},
-    "phone": {"width": 360, "height": 640},
+    "phone": {"width": 390, "height": 640},
 }
 
 # Elements whose text does not fit in themselves, but for those that say so with an ellipsis or can be scrolled.

@@ -166,6 +166,12 @@ def test_positions_that_do_not_belong_to_the_tokens_are_refused(shape: tuple[int
         Decoder(GPT2)(TOKENS, position_ids=torch.zeros(shape, dtype=torch.long))
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_text_without_tokens_is_refused(batch: int) -> None:
+    with pytest.raises(ShapeError, match="input_ids: expected at least one token per row, got none"):
+        Decoder(GPT2)(torch.zeros(batch, 0, dtype=torch.long))
+
+
 def test_tokens_without_a_batch_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"input_ids.* \(19,\)"):
         Decoder(GPT2)(TOKENS[0])

@@ -35,6 +35,17 @@ def named_in(path: Path) -> frozenset[str]:
     return frozenset(node.name for node in functions if node.name.startswith("test_"))
 
 
+def is_marked_slow(path: Path, name: str) -> bool:
+    """Whether a test function, and not only some of its parameters, is marked as slow."""
+    body = ast.parse(path.read_text()).body
+    found = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == name)
+    whole = (
+        node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    )
+    marks = " ".join(map(ast.unparse, (*whole, *found.decorator_list)))
+    return re.search(r"pytest\.mark\.slow\b", marks) is not None and "marks=" not in marks
+
+
 def missing_tests(markdown: str, root: Path) -> list[str]:
     """The tests that a page names and that are not there."""
     return [f"{file}::{name}" for file, name in TEST.findall(markdown) if name not in named_in(root / file)]
@@ -43,6 +54,12 @@ def missing_tests(markdown: str, root: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_named_test_exists(page: Path) -> None:
     assert missing_tests(page.read_text(), ROOT) == []
+
+
+def test_promises_that_rest_on_slow_tests_say_so() -> None:
+    for row in rows_of_promises((ROOT / "docs" / "reliability.md").read_text()):
+        is_slow = all(is_marked_slow(ROOT / file, name) for file, name in TEST.findall(row))
+        assert is_slow == ("(slow)" in row), row
 
 
 @pytest.mark.parametrize(("page", "promises"), [("security.md", 25), ("reliability.md", 20)])

@@ -382,10 +382,11 @@ export class App {
     this.#centre.arrange(state, this.#fitsView(state) ? tokens : null);
   }
 
-  /** The sentence view shows only traces that are short enough to be typed. */
-  #fitsView(state: State): boolean {
-    const keys = this.#traces.getKnown(state.trace)?.layers[0]?.keys;
-    return keys !== undefined && (state.view !== "sentence" || keys <= this.options.session.max_tokens);
+  /** The sentence view shows only texts of its own model that are short enough to be typed; the example comes from another model. */
+  #fitsView({ view, trace }: State): boolean {
+    const { max_tokens, example } = this.options.session;
+    const keys = this.#traces.getKnown(trace)?.layers[0]?.keys;
+    return keys !== undefined && (view !== "sentence" || (keys <= max_tokens && trace !== example));
   }
 
   /** Load the trace of the state, then show what the state names by then. */

@@ -106,7 +106,7 @@ export const KEYS: readonly KeyRow[] = [
   { keys: ["g"], action: "goTo", description: "go to a position", group: "Find" },
   { keys: ["x"], action: "cycleChannel", description: "far out: average with strong links marked, largest, average", group: "Show" },
   { keys: ["l"], action: "cycleScale", description: "colours: automatic, logarithmic, linear, relative to uniform attention", group: "Show" },
-  { keys: ["k"], action: "toggleSink", description: "hide the first token", group: "Show" },
+  { keys: ["k"], action: "toggleSink", description: "hide the first token, or sinks of an image", group: "Show" },
   { keys: ["u"], action: "toggleUnmasked", description: "without the causal mask", group: "Show" },
   { keys: ["c"], action: "compare", description: "compare with another head, or stop", group: "Show" },
   { keys: ["v"], action: "blink", description: "swap the two heads; hold the key to swap them temporarily", group: "Show" },

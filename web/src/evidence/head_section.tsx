@@ -84,16 +84,16 @@ function createChart({ mass, edges }: DistanceProfile): ChartData {
     values: mass,
     names,
     colour: "accent",
-    label: `Share of attention by distance, largest ${formatPercent(mass[largest] ?? 0)} from ${names[largest] ?? "0"} tokens back`,
+    label: `Share of attention by distance, largest ${formatPercent(mass[largest] ?? 0)} from ${names[largest] ?? "0"} positions back`,
   };
 }
 
 function describeProfile({ sampled_rows: sampled, rows, ahead }: DistanceProfile): string {
   const later = (ahead ?? []).reduce((sum, share) => sum + share, 0);
   return [
-    "Mean share of a query's attention by tokens back;",
+    "Mean share of a query's attention by positions back;",
     sampled < rows ? `from ${formatCount(sampled)} of ${formatCount(rows)} queries.` : `from all ${formatCount(rows)} queries.`,
-    later > 0.0005 ? `To later tokens: ${formatPercent(later)}.` : "",
+    later > 0.0005 ? `To later positions: ${formatPercent(later)}.` : "",
   ].join(" ");
 }
 

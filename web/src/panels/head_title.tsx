@@ -27,15 +27,15 @@ export function renderHeadTitle(slot: HTMLElement, options: HeadTitleOptions): v
 
 function HeadTitle({ state, shown, ranking, opening, isSearching, getText }: HeadTitleOptions): JSX.Element {
   const { meta, layer, head } = shown;
-  const label = opening?.cards.find((card) => isShown(card, state))?.label ?? ranking.getLabel(layer, head);
   const link = getPinnedLink(state);
+  // The label of a card is about its link, that of a head about all queries: a pinned link may be an exception.
+  const label = opening?.cards.find((card) => isShown(card, state))?.label ?? (link ? "" : (ranking.getLabel(layer, head) ?? ""));
   const shape = meta.layers[layer];
-  const meaning = label === undefined ? "" : ranking.getMeaning(label);
-  const about = formatTitle(/^.*?[.:](?=\s|$)/.exec(meaning)?.[0] ?? meaning, 300);
+  const meaning = ranking.getMeaning(label);
   return (
     <>
       <h2>
-        {formatHeadName(meta, layer, head)} <span class="head-title-label" title={formatTitle(meaning, 400)}>{label ?? ""}</span>
+        {formatHeadName(meta, layer, head)} <span class="head-title-label" title={formatTitle(meaning, 400)}>{label}</span>
       </h2>
       <p class="head-sentence">
         {link && shape ? (
@@ -45,7 +45,8 @@ function HeadTitle({ state, shown, ranking, opening, isSearching, getText }: Hea
         ) : isSearching ? (
           `Looking for the most distinctive head${opening && opening.scored_queries > 0 ? `, from the first ${formatCount(opening.scored_queries)} tokens` : ""}…`
         ) : (
-          about
+          // Its first sentence, or what comes before a colon.
+          formatTitle(meaning.replace(/[.:](\s.*)?$/s, "."), 300)
         )}
       </p>
     </>

@@ -9,7 +9,7 @@ import { formatValue, getValueRange, isSigned, nameValue } from "../questions/he
 import { getPinnedLink } from "../questions/head_question";
 import type { HeadRanking, RankedHead } from "../questions/head_ranking";
 import { describeLink, namePositions, type GetText, type SentencePart } from "../questions/sentences";
-import { formatHeadName, type Finding, type Meta, type Opening, type Side } from "../server/protocol";
+import { formatHeadName, type Finding, type Meta, type Opening } from "../server/protocol";
 import { isShown } from "../questions/opening";
 import type { QuestionChoice, State } from "../state";
 
@@ -65,8 +65,6 @@ function QuestionSelect({ state, ranking, meta, canAblate, getText, set }: Ranki
     ...{ auto: true, label: true, link: link !== null },
     ...{ ablation: canAblate, difference: link !== null && state.compare !== null },
   };
-  const { kind } = ranking.question;
-  const isLink = kind === "link" || kind === "difference";
   return (
     <>
       <label class="field question">
@@ -80,11 +78,11 @@ function QuestionSelect({ state, ranking, meta, canAblate, getText, set }: Ranki
         </select>
       </label>
       <p class="asked">
-        {isLink && link && layer ? (
+        {"link" in ranking.question && link && layer ? (
           <>
             {nameValue(ranking.question)}, <Sentence parts={describeLink(link, null, { ...layer, causal: false }, getText)} />
           </>
-        ) : kind === "label" ? (
+        ) : ranking.question.kind === "label" ? (
           "labels"
         ) : (
           nameValue(ranking.question)
@@ -137,23 +135,20 @@ function RankingPanel(options: RankingOptions): JSX.Element {
   );
 }
 
-/** The label of a head, or the token that it attends to. */
-function RankText({ ranking, getText, one }: RankingOptions & { readonly one: RankedHead }): JSX.Element {
+/** The label of a head; of a link, which may be an exception to it, the token that the head attends to. */
+function RankText({ ranking, getText, one }: RankingOptions & { readonly one: RankedHead }): JSX.Element | null {
   const { question } = ranking;
-  if (question.kind === "link" && one.position !== null) {
-    const side: Side = question.link.query ? "key" : "query";
-    return (
-      <span class="rank-text">
-        <Sentence parts={namePositions(side, { first: one.position, last: one.position }, getText)} />
-      </span>
-    );
-  }
-  return <span class="rank-text soft">{ranking.getLabel(one.layer, one.head) ?? ""}</span>;
+  if (!("link" in question)) return <span class="rank-text soft">{ranking.getLabel(one.layer, one.head)}</span>;
+  if (one.position === null) return null;
+  return (
+    <span class="rank-text">
+      <Sentence parts={namePositions(question.link.query ? "key" : "query", { first: one.position, last: one.position }, getText)} />
+    </span>
+  );
 }
 
-function describeRow({ layer, head, value }: RankedHead, { ranking, meta }: RankingOptions): string {
-  const label = ranking.getLabel(layer, head);
-  return `${formatHeadName(meta, layer, head)}: ${nameValue(ranking.question)} ${formatValue(ranking.question, value)}${label ? `, ${label}` : ""}`;
+function describeRow({ layer, head, value }: RankedHead, { ranking: { question }, meta }: RankingOptions): string {
+  return `${formatHeadName(meta, layer, head)}: ${nameValue(question)} ${formatValue(question, value)}`;
 }
 
 /** What leaves heads out; a click removes it. */
