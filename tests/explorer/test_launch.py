@@ -207,15 +207,18 @@ def until(done: Callable[[], bool]) -> None:
 
 def test_a_slow_answer_keeps_no_tile_waiting() -> None:
     with serving(long_trace()) as handle:
-        name = handle.server.library.summaries()[0]["trace"]
+        name, work, free = handle.server.library.summaries()[0]["trace"], handle.server._workers, threading.Event()
+        held = [work.slow.submit(free.wait, 60) for _ in range(work.slow._max_workers)]
         slow = [threading.Thread(target=handle.get, args=(f"/api/1/{name}/0/0/{what}",)) for what in ("col/3", "key/3")]
         for thread in slow:
             thread.start()
-        time.sleep(0.3)
+        until(lambda: work.slow._work_queue.qsize() == len(slow))
         assert handle.get(f"/api/1/{name}/0/0/row/5").status == 200
         assert all(thread.is_alive() for thread in slow)
+        free.set()
         for thread in slow:
             thread.join()
+        assert all(one.result() for one in held)
 
 
 def test_explore_returns_a_server_where_it_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
