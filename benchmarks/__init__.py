@@ -16,4 +16,5 @@ NAMES = (
     "publish_cost",
     "find_heads",
     "video",
+    "first_use",
 )

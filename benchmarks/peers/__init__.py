@@ -27,6 +27,7 @@ from attnscope.models.published_configs import DECODERS
 from benchmarks.peers import costs, pages
 from benchmarks.peers.environments import NotInstalledError, cache_folder, python_with, versions_in
 from benchmarks.peers.libraries import LIBRARIES, METHODS, PAGES, Library, Method, Page
+from benchmarks.peers.saved_points import SavedPoints
 
 SMOLLM2 = (".cache/models/smollm2-135m", MODELS["smollm2-135m"].hub_name)
 """Where the model of the full size is looked for: in a checkout, then on the hub."""
@@ -37,9 +38,27 @@ SHARE = 0.75  # of the machine's memory, the limit for one point
 
 
 def tables(
-    size: Size, step: Callable[[str], None], model: str | None = None, memory: float | None = None
+    size: Size,
+    step: Callable[[str], None],
+    model: str | None = None,
+    memory: float | None = None,
+    points: SavedPoints | None = None,
+    only: Sequence[str] = (),
 ) -> Iterator[Table]:
-    """Measure versions, time, memory and pages of all libraries; `memory` is the limit for one point, in GiB."""
+    """Measure versions, time, memory and pages of all libraries.
+
+    Args:
+        size: The sequence lengths, and the model if none is given.
+        step: Called with a description of the next measurement.
+        model: Folder or hub name of the model for all libraries.
+        memory: The limit for one point, in GiB.
+        points: Where measured points are kept.
+        only: The names of the libraries to measure; all of them by default.
+    """
+    if unknown := set(only) - {library.name for library in LIBRARIES}:
+        names = ", ".join(library.name for library in LIBRARIES)
+        raise SettingError(f"peers: unknown library {', '.join(sorted(unknown))}; expected some of {names}")
+    points = points or SavedPoints()
     lengths = size.choose(small=(64, 128), full=PAGE_LENGTHS[2:])
     page_lengths = size.choose(small=PAGE_LENGTHS[:1], full=PAGE_LENGTHS)
     limit = machine_memory() * SHARE if memory is None else memory * 2**30
@@ -51,8 +70,12 @@ def tables(
         source = find_model((model,) if model else size.choose(small=(), full=SMOLLM2), Path(place), step)
         text = Path(place) / "text.json"
         write_text(source, max(*lengths, *page_lengths), text)
-        bench = costs.Bench(model=source, text=text, memory=limit, pythons=pythons)
-        yield from compare(METHODS, PAGES, lengths, page_lengths, bench, step, folder, failures)
+        found = {library.name: versions_in(python).get(library.package) for library, python in pythons.items()}
+        points.check({"model": source.name, "size": size, "memory": limit, "versions": found})
+        bench = costs.Bench(model=source, text=text, memory=limit, pythons=pythons, points=points)
+        methods = [method for method in METHODS if not only or method.library.name in only]
+        shown = [page for page in PAGES if not only or page.library.name in only]
+        yield from compare(methods, shown, lengths, page_lengths, bench, step, folder, failures)
 
 
 def compare(

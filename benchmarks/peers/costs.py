@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from attnscope.figures import lines
 from benchmarks.peers import scripts
 from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.libraries import PLAIN, RECORD, Library, Method
+from benchmarks.peers.saved_points import SavedPoints
 
 SCRIPT = Path(str(scripts.__file__)).parent / "cost.py"
 LIMIT = 3600.0  # seconds for one point
@@ -34,6 +36,7 @@ class Bench:
     memory: float
     pythons: Mapping[Library, Path]
     """The Python of each peer that could be installed."""
+    points: SavedPoints = field(default_factory=SavedPoints)
 
     def environment(self) -> dict[str, str]:
         """Variables for a library: no hub, since the model is here, and no telemetry."""
@@ -68,13 +71,16 @@ def measure(
                 length,
                 rounds_for(length),
             ]
-            outcome = run_capped(
-                [*map(str, command)], memory=bench.memory, seconds=LIMIT, environment=bench.environment()
-            )
+            (outcome,) = bench.points.get(f"{method.script}-{length}", partial(run, command, bench))
             found[method, length] = outcome
             if outcome.stopped:
                 break
     return found
+
+
+def run(command: Sequence[object], bench: Bench) -> list[Outcome]:
+    """Run a script of a library."""
+    return [run_capped([*map(str, command)], memory=bench.memory, seconds=LIMIT, environment=bench.environment())]
 
 
 def times(outcomes: Outcomes, lengths: Sequence[int], about: str) -> Table:

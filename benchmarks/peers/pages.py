@@ -19,7 +19,7 @@ from attnscope.bench.report import Table, duration
 from benchmarks.peers import browser
 from benchmarks.peers import scripts as page_scripts
 from benchmarks.peers.capped_process import TOO_LONG, Outcome, run_capped
-from benchmarks.peers.costs import LIMIT, Bench
+from benchmarks.peers.costs import Bench, run
 from benchmarks.peers.libraries import BERTVIZ, Page
 
 SCRIPT = Path(str(page_scripts.__file__)).parent / "page.py"
@@ -38,7 +38,7 @@ class Shown(NamedTuple):
     """The outcomes of writing a page and of opening it."""
 
     made: Outcome
-    seen: Outcome | None
+    seen: Outcome | None = None
 
 
 def measure(
@@ -60,11 +60,14 @@ def measure(
 
 def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown:
     """Write a page and open it."""
+    return Shown(*bench.points.get(f"{page.script}-{length}", lambda: _write_and_open(page, length, bench, scripts)))
+
+
+def _write_and_open(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> list[Outcome]:
     file = bench.text.with_suffix(".html")
-    command = [bench.pythons[page.library], SCRIPT, page.script, bench.model, bench.text, length, file]
-    made = run_capped([*map(str, command)], memory=bench.memory, seconds=LIMIT, environment=bench.environment())
+    (made,) = run([bench.pythons[page.library], SCRIPT, page.script, bench.model, bench.text, length, file], bench)
     if made.stopped:
-        return Shown(made, None)
+        return [made]
     try:
         arguments = [file, page.shown, TIMEOUT_SECONDS, json.dumps(scripts)]
         seen = run_capped(
@@ -79,7 +82,7 @@ def one(page: Page, length: int, bench: Bench, scripts: dict[str, str]) -> Shown
         seen = seen._replace(stopped="the page crashed")
     if seen.answer is not None and seen.answer["seconds"] is None:
         seen = seen._replace(answer=None, stopped=TOO_LONG)
-    return Shown(made, seen)
+    return [made, seen]
 
 
 def local_scripts(folder: Path) -> dict[str, str]:

@@ -9,13 +9,14 @@ import pytest
 
 from attnscope.bench import NAMES, run
 from attnscope.bench.report import write
-from attnscope.errors import AttnScopeError
+from attnscope.errors import AttnScopeError, SettingError
 from benchmarks import peers
 from benchmarks.peers import browser, costs, pages
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.environments import cache_folder, python_with, versions_in
 from benchmarks.peers.libraries import ATTNSCOPE, METHODS, PAGES, RECORD, TRANSFORMERS, Library, Method
+from benchmarks.peers.saved_points import NOT_MEASURED, SavedPoints
 from tests.explorer.browser import needs_chromium
 
 ROOM = 8e9
@@ -157,7 +158,34 @@ def test_who_has_stopped_is_not_asked_again(bench: costs.Bench) -> None:
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
     outcomes = costs.measure(METHODS[:1], (32, 64), little, lambda _: None)
     assert costs.times(outcomes, (32, 64), "").rows == [("plain pass, sdpa", "out of memory", "not tried")]
-    assert "30 MB was ended" in costs.memories(outcomes, (32, 64), "", little.memory).comparison
+    assert "30 MB was stopped" in costs.memories(outcomes, (32, 64), "", little.memory).comparison
+
+
+def test_saved_points_are_not_measured_again(tmp_path: Path) -> None:
+    first, runs = Outcome({"entropy": 1.5}, "", 7), []
+
+    def measure() -> list[Outcome]:
+        runs.append(1)
+        return [first, Outcome(None, "too long", 8)]
+
+    assert SavedPoints(tmp_path).get("plain-64", measure) == [first, Outcome(None, "too long", 8)]
+    assert SavedPoints(tmp_path).get("plain-64", measure) == [first, Outcome(None, "too long", 8)]
+    assert len(runs) == 1
+    assert SavedPoints(tmp_path, minutes=0).get("plain-64", measure)[0] == first  # when the time is up, too
+    assert SavedPoints(tmp_path, minutes=0).get("plain-128", measure)[0].stopped == NOT_MEASURED
+    assert len(runs) == 1
+
+
+def test_points_of_other_settings_are_refused(tmp_path: Path) -> None:
+    SavedPoints(tmp_path / "points").check({"versions": {"transformers": "5.22.2"}})
+    SavedPoints(tmp_path / "points").check({"versions": {"transformers": "5.22.2"}})
+    with pytest.raises(SettingError, match="another model, limit or version"):
+        SavedPoints(tmp_path / "points").check({"versions": {"transformers": "5.23.0"}})
+
+
+def test_an_unknown_library_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--only", "bertvis"]) == 2
+    assert "unknown library bertvis" in capsys.readouterr().err
 
 
 def test_other_weights_than_ours_are_noticed() -> None:

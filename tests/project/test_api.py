@@ -62,6 +62,22 @@ def undocumented(package: str, names: list[str]) -> list[str]:
     return found
 
 
+def incomplete(package: str, names: list[str]) -> list[str]:
+    """The functions of a package whose docstring lacks an argument, or what they return."""
+    found = []
+    for name in names:
+        thing = thing_at(f"{package}.{name}")
+        if not inspect.isfunction(thing):
+            continue
+        text, signature = thing.__doc__ or "", inspect.signature(thing)
+        _, _, listed = text.partition("Args:\n")
+        found += [f"{name}({each})" for each in signature.parameters if not re.search(rf"^ +\**{each}: ", listed, re.M)]
+        returns_nothing = signature.return_annotation in (None, "None", "Iterator[None]")  # or a context manager
+        if not returns_nothing and not re.search(r"\A(Return|Yield)|^ +(Returns|Yields):$", text, re.M):
+            found.append(f"{name} ->")
+    return found
+
+
 def own_docstring(thing: object) -> bool:
     """Whether somebody wrote it: dataclasses and named tuples make one up from their fields."""
     text = thing.__doc__ or ""
@@ -105,6 +121,11 @@ def test_every_public_name_has_a_docstring(package: str) -> None:
     assert undocumented(package, list(importlib.import_module(package).__all__)) == []
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_function_documents_its_arguments_and_what_it_returns(package: str) -> None:
+    assert incomplete(package, list(importlib.import_module(package).__all__)) == []
+
+
 def test_the_first_api_page_lists_what_attnscope_itself_offers() -> None:
     listed = {entry["name"] for entry in LISTED.finditer((PAGES / "index.md").read_text())}
     offered = list(importlib.import_module("attnscope").__all__)
@@ -132,3 +153,13 @@ def test_a_name_without_a_docstring_is_found(tmp_path: Path, monkeypatch: pytest
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert undocumented("wordless", ["A", "B", "f", "g", "C", "D"]) == ["B", "g", "C", "D.m"]
+
+
+def test_an_argument_and_a_result_without_a_word_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "terse.py").write_text(
+        "def f(a, b) -> int:\n    '''Add.\n\n    Args:\n        a: One.\n    '''\n\n"
+        "def g(*a) -> int:\n    '''Return the sum.\n\n    Args:\n        *a: All.\n    '''\n\n"
+        "def h() -> None:\n    '''Print.'''\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert incomplete("terse", ["f", "g", "h"]) == ["f(b)", "f ->"]

@@ -350,6 +350,9 @@ def from_bool(*, attend: Tensor | None = None, drop: Tensor | None = None) -> Ma
         attend: True where a query attends to a key. Give `attend` or `drop`.
         drop: True where a query does not attend to a key.
 
+    Returns:
+        The mask, which combines with others by `&` and `|`.
+
     >>> from_bool(drop=torch.tensor([[False, True], [False, False]]))
     from_bool(attend=(2, 2))
     """

@@ -137,6 +137,20 @@ def explain(
 ) -> Plan:
     """Return the plan that `attend` would execute for the same arguments; print it.
 
+    Args:
+        query: (..., heads, queries, dim).
+        key: (..., key heads, keys, dim). Fewer key heads than heads are grouped-query attention.
+        value: (..., key heads, keys, value dim).
+        mask: Which query attends to which key; None is `Full()`.
+        scale: The factor of the scores; None is 1 / sqrt(dim).
+        score_mod: Changes the scores before the mask and the softmax, for example `Softcap(30.0) + ALiBi(8)`.
+        dropout: The probability with which an attention weight is dropped.
+        backend: "auto" takes "fused" where it is exact and "streaming" elsewhere. "reference" builds all weights.
+        return_lse: Whether to return the log-sum-exp of each row of scores, too.
+
+    Returns:
+        The backend, why it was chosen, and the memory it needs.
+
     >>> import torch
     >>> from attnscope import Causal
     >>> from attnscope.attention import explain

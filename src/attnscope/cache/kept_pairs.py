@@ -131,6 +131,9 @@ def score_pairs(trace: Trace, by: str = "received", *, seed: int = 0, progress: 
         seed: Seeds the policy "random".
         progress: False for no progress bar, or a function called with the number of scored and of all layers.
 
+    Returns:
+        A score for each key-value pair of each layer; `keep` selects the pairs with the highest.
+
     Raises:
         SettingError: There is no such policy, or the trace has no queries and keys.
         UnsupportedError: A layer has not kept all keys.

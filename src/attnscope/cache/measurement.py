@@ -102,6 +102,9 @@ def measure_eviction(
         seed: Seeds needles and the policy "random".
         progress: False for no progress bar, or a function called with the number of finished and of all runs.
 
+    Returns:
+        One result for each policy and share of pairs, and the loss with all pairs.
+
     Raises:
         SettingError: An argument is invalid.
         UnsupportedError: The model is not a decoder with a KV cache.

@@ -68,12 +68,12 @@ COLUMNS = ("policy", "kept", "pairs", "loss", "change", "KL", "lost weight", "ne
 )
 def cache(options: Options) -> None:
     """Measure all policies and budgets, print and write the results."""
-    from attnscope.cache import measure_eviction
-    from attnscope.recording import estimate
-
     shares, policies = check(options)
     text = read_text_argument(options.text, command_name="cache")
     model, tokenizer = load_model(options.model, command_name="cache")
+    from attnscope.cache import measure_eviction
+    from attnscope.recording import estimate
+
     ids = tokenizer.encode(text)[: options.tokens]
     if len(ids) <= options.continuation:
         raise SettingError(

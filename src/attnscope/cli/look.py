@@ -45,10 +45,10 @@ def look(options: Options) -> None:
         raise SettingError(f"look: a QUESTION needs an image file, and {options.text} is none")
     text = None if options.text is None else read_text_argument(options.text, command_name="look")
     require("explore", "starlette", "uvicorn", "safetensors")
+    model, tokenizer = load_model(options.model, command_name="look")
     from attnscope.explorer import look as open_explorer
     from attnscope.recording import estimate
 
-    model, tokenizer = load_model(options.model, command_name="look")
     ids = None if text is None else to_input_ids(model, tokenizer, text, options, command_name="look")
     if ids is not None and len(ids) >= MIN_ESTIMATED:
         print(estimate(model, len(ids)), file=sys.stderr)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def load_model(place: str, *, command_name: str) -> tuple[nn.Module, Any]:
     """Load a model and its tokenizer; `command_name` starts error messages."""
-    from attnscope.recording import load
-
     with stderr_progress() as bar:
         task = bar.add_task("loading the model", total=None)
+        from attnscope.recording import load  # imports torch, which takes seconds
+
         model, tokenizer = load(place, progress=lambda done, whole: bar.update(task, completed=done, total=whole))
     if tokenizer is None:
         raise UnsupportedError(f"{command_name}: {place} has no tokenizer, which TEXT needs")

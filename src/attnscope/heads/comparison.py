@@ -54,6 +54,9 @@ def compare_with_random_heads(
         seed: Seeds the draws.
         progress: False for none, or a function called with the number of finished and of all ablations.
 
+    Returns:
+        The loss of the model, with the heads ablated, and of each draw.
+
     Raises:
         SettingError: `heads` is empty, or a layer has too few other heads.
     """

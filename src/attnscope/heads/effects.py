@@ -135,6 +135,9 @@ def predict(
         target: The decoder input ids of an encoder-decoder, (batch, tokens); the losses are those of the target.
         chunk_size: Longer texts are read in chunks with a KV cache.
 
+    Returns:
+        Losses of the tokens, and the probabilities of the next token.
+
     Raises:
         SettingError: There is nothing to predict, or the model is in training mode.
         UnsupportedError: The model does not predict next tokens.

@@ -117,6 +117,9 @@ def explain_fact(
         question: The text that the answer continues, such as "The password is".
         progress: False for no progress bar, or a function called with the number of finished and of all runs.
 
+    Returns:
+        The weights of all heads from the question to the fact, and what the model predicts.
+
     Raises:
         SettingError: The fact is not in the text, or its tokens after the question are not those of the text.
         UnsupportedError: The model does not predict next tokens.

@@ -204,6 +204,9 @@ def parse_link(trace: Trace, link: str, batch: int = 0) -> Link:
         link: The text.
         batch: The index in the batch.
 
+    Returns:
+        The positions of query and key; None for a side that the text leaves out.
+
     Raises:
         SettingError: The words are not in the text, or the trace has no tokens.
 

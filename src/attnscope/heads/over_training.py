@@ -128,6 +128,9 @@ def read_over_training(run: str | Path) -> HeadsOverTraining:
     Args:
         run: The folder of the run.
 
+    Returns:
+        Steps, losses and the scores of each head at each step.
+
     Raises:
         SettingError: The folder has no head tables.
         CheckpointError: A file is invalid, or the tables are of different heads.

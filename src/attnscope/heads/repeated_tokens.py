@@ -96,5 +96,8 @@ def read_repeated_tokens(
         length: The number of distinct tokens; less if the context length of the model is shorter than twice that.
         seed: Seeds the draw.
         progress: False for no progress bar, or a function to call instead.
+
+    Returns:
+        The trace of random tokens that come twice.
     """
     return read(model, ids_for_model(model, tokenizer, length=length, seed=seed), tokenizer, progress=progress)

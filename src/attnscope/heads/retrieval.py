@@ -200,6 +200,9 @@ def find_retrieval_heads(
         seed: Seeds the needles, the order of questions, and the draws.
         progress: False for no progress bar, or a function called with the number of read and of all documents.
 
+    Returns:
+        Scores of each head for each needle, and the losses of ablations.
+
     Raises:
         SettingError: An argument is invalid, or the text is too short.
         UnsupportedError: The model does not predict next tokens.

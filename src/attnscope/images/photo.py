@@ -60,6 +60,12 @@ def to_photo(image: Any) -> np.ndarray:
 def open_photo(path: str | Path) -> Any:
     """Read a file as an RGB image of Pillow, turned as its EXIF orientation says.
 
+    Args:
+        path: The image file.
+
+    Returns:
+        An image of Pillow, in RGB.
+
     Raises:
         SettingError: The file does not exist, or is not an image.
     """

@@ -111,7 +111,17 @@ def generate_tokens(
 
 
 def generate(model: CausalLM, tokenizer: AnyTokenizer, prompts: Sequence[str], **options: Any) -> list[str]:
-    """Generate the continuation of each prompt; the options are those of `stream`."""
+    """Generate the continuation of each prompt; the options are those of `stream`.
+
+    Args:
+        model: A model that predicts next tokens.
+        tokenizer: Its tokenizer.
+        prompts: The texts to continue.
+        **options: As in `stream`.
+
+    Returns:
+        The continuations, without the prompts.
+    """
     continuations = [""] * len(prompts)
     for row, text in stream(model, tokenizer, prompts, **options):
         continuations[row] += text

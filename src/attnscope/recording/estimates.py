@@ -48,7 +48,17 @@ class Estimate:
 
 
 def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -> Estimate:
-    """Estimate `read` of so many tokens, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
+    """Estimate `read` of so many tokens, with its `layers`, `heads`, `dtype`, `keep` and `values`.
+
+    Args:
+        model: The model that would read the text.
+        tokens: The length of the text.
+        batch: The number of texts.
+        **options: `layers`, `heads`, `dtype`, `keep` and `values`, as in `read`.
+
+    Returns:
+        Time and memory; printing it shows both.
+    """
     statistics = options.pop("keep", "matrix") == "statistics"
     options = {name: value for name, value in options.items() if name not in ("spill", "verify")}
     run_small_pass(model, batch, options)  # warm up

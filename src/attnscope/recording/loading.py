@@ -45,6 +45,9 @@ def load(
         progress: True for a progress bar on a terminal, False for none, or a function called with the bytes read so far
             and the total, for models of AttnScope.
 
+    Returns:
+        The model in eval mode, and its tokenizer or None.
+
     Raises:
         CheckpointError: The files are missing, damaged, malicious, or of a model that neither library implements.
     """

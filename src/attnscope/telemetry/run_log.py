@@ -107,6 +107,9 @@ class RunLog:
 def read_steps(folder: Path) -> Iterator[LoggedStep]:
     """Yield the measured steps of a run.
 
+    Args:
+        folder: The folder that `watch` wrote.
+
     Raises:
         CheckpointError: The file cannot be read, or a line is damaged.
     """
@@ -120,6 +123,9 @@ def read_steps(folder: Path) -> Iterator[LoggedStep]:
 
 def read_alerts(folder: Path) -> Iterator[Alert]:
     """Yield the alerts of a run.
+
+    Args:
+        folder: The folder that `watch` wrote.
 
     Raises:
         CheckpointError: The file cannot be read, or a line is damaged.

@@ -37,6 +37,9 @@ def char_gpt(sources: Sources, *, separator: str | None = None, **changes: Any) 
         sources: Text files, or folders with text files.
         separator: A line that separates documents; each file is one document if None.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe, for `train`.
     """
     settings = Settings(
         steps=1500,
@@ -75,6 +78,9 @@ def gpt2_small(
         tokenizer: A folder or hub name of a tokenizer; a BPE tokenizer is trained on the sources if None.
         separator: A line that separates documents; each file is one document if None.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe, for `train`.
     """
     settings = Settings(
         steps=600_000,
@@ -123,6 +129,9 @@ def smollm2_finetune(
         base_model: A folder or hub name of a decoder.
         separator: A line that separates documents; each file is one document if None.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe, for `train`.
     """
     settings = Settings(
         steps=200,
@@ -157,6 +166,9 @@ def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
     Args:
         with_positions: Whether the model has position embeddings.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe, for `train`.
     """
     settings = Settings(
         steps=600,
@@ -185,7 +197,14 @@ def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
 
 
 def induction(**changes: Any) -> Recipe:
-    """A two-layer decoder learns to continue repeated sequences and develops induction heads."""
+    """A two-layer decoder learns to continue repeated sequences and develops induction heads.
+
+    Args:
+        **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe, for `train`.
+    """
     settings = Settings(
         steps=500,
         batch_size=64,

@@ -44,6 +44,17 @@ def chunked(
 ) -> tuple[Tensor, State]:
     """Compute the same as `recurrent`, by one triangular system per chunk (Yang et al. 2024, arXiv:2406.06484).
 
+    Args:
+        query: Queries, (..., tokens, dim).
+        key: Keys, (..., tokens, dim), normalized.
+        value: Values, (..., tokens, value dim).
+        beta: The strength of each write, (..., tokens), from 0 to 1.
+        state: The state before the first token; None is empty.
+        chunk_size: The number of tokens in a chunk.
+
+    Returns:
+        The outputs, (..., tokens, value dim), and the state after the last token.
+
     >>> key = torch.nn.functional.normalize(torch.randn(2, 9, 4), dim=-1)
     >>> value, beta = torch.randn(2, 9, 3), torch.rand(2, 9)
     >>> torch.allclose(chunked(key, key, value, beta, chunk_size=4)[0], recurrent(key, key, value, beta)[0], atol=1e-4)
@@ -58,6 +69,16 @@ def step(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, state: State | None = None
 ) -> tuple[Tensor, State]:
     """Process one token, (..., heads, dim) and beta (..., heads), and return its output and the next state.
+
+    Args:
+        query: The query of the token.
+        key: Its key, normalized.
+        value: Its value, (..., heads, value dim).
+        beta: The strength of the write, from 0 to 1.
+        state: The state before the token; None is empty.
+
+    Returns:
+        The output, (..., heads, value dim), and the state after the token.
 
     >>> key = torch.tensor([[1.0, 0.0]])
     >>> _, state = step(key, key, torch.tensor([[5.0]]), torch.ones(1))

@@ -59,6 +59,12 @@ def energy(state: Tensor, patterns: Tensor, *, beta: float, backend: Backend = "
 
     Its gradient is state - retrieve(state), so one step of retrieval is gradient descent with step size 1.
 
+    Args:
+        state: The states, (..., states, dim).
+        patterns: The stored patterns, (..., patterns, dim).
+        beta: The inverse temperature, as in `retrieve`.
+        backend: As in `attend`.
+
     >>> import torch
     >>> stored = torch.eye(4)
     >>> damaged = torch.tensor([[0.9, 0.3, 0.0, 0.0]])

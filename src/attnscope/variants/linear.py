@@ -35,6 +35,9 @@ Update = Callable[..., tuple[Tensor, State]]
 def elu_plus_one(x: Tensor) -> Tensor:
     """Return the positive feature map elu(x) + 1 (Katharopoulos et al. 2020, arXiv:2006.16236, equation 7).
 
+    Args:
+        x: Queries or keys, of any shape.
+
     >>> elu_plus_one(torch.tensor([-1.0, 0.0, 2.0]))
     tensor([0.3679, 1.0000, 3.0000])
     """
@@ -44,6 +47,9 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 def identity(x: Tensor) -> Tensor:
     """Return x, no feature map: with normalize=False this is the fast weight programmer (arXiv:2102.11174, section 3).
+
+    Args:
+        x: Queries or keys, of any shape.
 
     >>> identity(torch.tensor([-1.0, 2.0]))
     tensor([-1.,  2.])
@@ -101,6 +107,18 @@ def chunked(
 
     The other arguments and the results are those of `parallel`.
 
+    Args:
+        query: Queries, (..., tokens, dim).
+        key: Keys, (..., tokens, dim).
+        value: Values, (..., tokens, value dim).
+        feature_map: Applied to queries and keys.
+        normalize: Whether each output is divided by the sum of its weights.
+        state: The state before the first token; None is empty.
+        chunk_size: The number of tokens in a chunk.
+
+    Returns:
+        The outputs, (..., tokens, value dim), and the state after the last token.
+
     >>> x = torch.randn(2, 1000, 8)
     >>> output, state = chunked(x, x, x)
     >>> output.shape, state.matrix.shape
@@ -129,6 +147,17 @@ def recurrent(
 ) -> tuple[Tensor, State]:
     """Causal linear attention one token after the other, as a recurrent network with the state as its memory.
 
+    Args:
+        query: Queries, (..., tokens, dim).
+        key: Keys, (..., tokens, dim).
+        value: Values, (..., tokens, value dim).
+        feature_map: Applied to queries and keys.
+        normalize: Whether each output is divided by the sum of its weights.
+        state: The state before the first token; None is empty.
+
+    Returns:
+        The outputs, (..., tokens, value dim), and the state after the last token.
+
     >>> x = torch.randn(2, 5, 8)
     >>> torch.allclose(recurrent(x, x, x)[0], parallel(x, x, x)[0], atol=1e-5)
     True
@@ -154,6 +183,17 @@ def step(
 ) -> tuple[Tensor, State]:
     """Process one token, (..., heads, dim) without positions, and return its output and the next state.
 
+    Args:
+        query: The query of the token.
+        key: Its key.
+        value: Its value, (..., heads, value dim).
+        feature_map: Applied to query and key.
+        normalize: Whether the output is divided by the sum of its weights.
+        state: The state before the token; None is empty.
+
+    Returns:
+        The output, (..., heads, value dim), and the state after the token.
+
     >>> token = torch.randn(2, 8)
     >>> output, state = step(token, token, token)
     >>> output, state = step(token, token, token, state=state)
@@ -169,6 +209,16 @@ def bidirectional(
     query: Tensor, key: Tensor, value: Tensor, *, feature_map: FeatureMap = elu_plus_one, normalize: bool = True
 ) -> Tensor:
     """Compute linear attention without a mask, in O(n): every query attends to every key, and their numbers may differ.
+
+    Args:
+        query: Queries, (..., queries, dim).
+        key: Keys, (..., keys, dim).
+        value: Values, (..., keys, value dim).
+        feature_map: Applied to queries and keys.
+        normalize: Whether each output is divided by the sum of its weights.
+
+    Returns:
+        The outputs, (..., queries, value dim).
 
     >>> bidirectional(torch.randn(3, 8), torch.randn(100, 8), torch.randn(100, 4)).shape
     torch.Size([3, 4])

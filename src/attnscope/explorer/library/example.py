@@ -17,6 +17,9 @@ NAME = "An example: SmolLM2-135M"
 def example() -> Trace:
     """Open the shipped example trace.
 
+    Returns:
+        A trace with six heads of a trained model on one sentence.
+
     >>> trace = example()
     >>> len(trace), trace.tokens()[:4]
     (5, ['Mary', ' Whit', 'field', ' lent'])

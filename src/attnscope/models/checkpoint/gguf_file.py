@@ -58,7 +58,11 @@ class Header(NamedTuple):
 
 
 def read_metadata(path: str | Path) -> dict[str, object]:
-    """Return the metadata of a GGUF file as numbers, strings, booleans and lists of them."""
+    """Return the metadata of a GGUF file as numbers, strings, booleans and lists of them.
+
+    Args:
+        path: The GGUF file.
+    """
     with ExitStack() as files:
         return _header(Path(path), _mapped(Path(path), files)).metadata
 

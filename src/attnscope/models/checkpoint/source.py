@@ -40,6 +40,13 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
 
     Names of `attnscope download`, such as "smollm2-135m", refer to the downloaded file or folder.
 
+    Args:
+        source: A folder, a GGUF file, a name on the hub, or a name of `attnscope download`.
+        revision: A branch, tag or commit on the hub.
+
+    Returns:
+        The path on this machine.
+
     >>> locate("no/such/place")
     Traceback (most recent call last):
     attnscope.errors.CheckpointError: 'no/such/place' is neither a folder, nor a .gguf file, nor a name on the hub ...

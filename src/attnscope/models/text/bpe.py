@@ -28,6 +28,15 @@ def train_bpe(
     Pairs that occur only once are not merged, so few texts give fewer tokens. `progress` is called with the number of
     characters read so far.
 
+    Args:
+        texts: The texts to learn from.
+        vocab_size: The largest number of tokens.
+        end: The special token that ends a text.
+        progress: Called with the number of characters read so far.
+
+    Returns:
+        The tokenizer.
+
     >>> tokenizer = train_bpe(["to be or not to be", "to be"], 259)
     >>> tokenizer.texts(tokenizer.encode("to be")), tokenizer.eos_token_ids
     (['to', ' ', 'be'], frozenset({258}))

@@ -25,6 +25,11 @@ def read_documents(
     a Parquet file is a document. A text file is one document; with `separator`, lines that are equal to it separate
     documents.
 
+    Args:
+        sources: Files and folders.
+        column: The column of a Parquet file that holds the text.
+        separator: A line that separates documents in a text file; None reads each file as one.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "poems.txt").write_bytes(b"a rose\n--\nis a rose\n")

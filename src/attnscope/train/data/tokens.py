@@ -119,6 +119,13 @@ def train_validation_split(tokens: Tokens, validation_fraction: float) -> tuple[
 
     The split is moved to the nearest start of a document, unless that changes the size of the validation part by more
     than half.
+
+    Args:
+        tokens: The tokens of all documents.
+        validation_fraction: The share of tokens for validation.
+
+    Returns:
+        Tokens for training, and for validation.
     """
     if not 0 < validation_fraction < 1:
         raise SettingError(f"validation_fraction must be between 0 and 1, got {validation_fraction}")
@@ -159,6 +166,16 @@ def write_tokens(
     Special tokens in the text of a document are encoded as plain text. Each document is followed by the end-of-text
     token, if the tokenizer has one. A shard has at most `shard_tokens` tokens. `progress` is called with the number of
     tokens written so far.
+
+    Args:
+        documents: The texts.
+        tokenizer: Makes tokens of them.
+        folder: A folder that is empty or does not exist.
+        shard_tokens: The largest number of tokens in a file.
+        progress: Called with the number of tokens written so far.
+
+    Returns:
+        The tokens, memory-mapped.
     """
     folder = Path(folder)
     if isinstance(documents, str):
@@ -207,6 +224,9 @@ def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> To
     Args:
         folder: The folder that `write_tokens` made.
         tokenizer: If given, it must be the one that made the tokens.
+
+    Returns:
+        The tokens, memory-mapped.
 
     Raises:
         CheckpointError: A file is missing or damaged, or the tokens were made by another tokenizer.
