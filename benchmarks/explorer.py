@@ -97,7 +97,7 @@ class Visit(NamedTuple):
 
 
 SMALL = Plan(tokens=1024, visits=1, heads=2, pans=1)
-FULL = Plan(tokens=8192, visits=5, heads=6, pans=3)
+FULL = Plan(tokens=8192, visits=3, heads=6, pans=3)
 
 
 def tables(size: Size, step: Callable[[str], None], model: str | None = None) -> Iterator[Table]:
