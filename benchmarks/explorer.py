@@ -46,16 +46,25 @@ OPENING = """() => {
   const drawn = window.mapStates.find(([, state]) => state !== "loading");
   return [seconds("first-contentful-paint"), drawn[0], seconds("first-heatmap")];
 }"""
-NEXT_HEAD = """async () => {
+SHOW_HEAD = """async ([layer, head]) => {
   const frame = () => new Promise(requestAnimationFrame), map = document.querySelector(".map");
   window.mapStates.length = 0;
   const start = performance.now() / 1000;
-  map.dispatchEvent(new KeyboardEvent("keydown", { key: "]", bubbles: true, composed: true }));
-  const changed = () => window.mapStates.some(([, state]) => state === "loading" || state === "thumbnail");
-  while (!changed() || map.dataset.state !== "ready") await frame();
+  document.getElementById("explorer").attnscope.store.set({ layer, head }, "push");
+  while (window.mapStates.length === 0 || map.dataset.state !== "ready") await frame();
   const drawn = window.mapStates.find(([, state]) => state !== "loading");
   return [drawn[0] - start, window.mapStates.at(-1)[0] - start];
 }"""
+"""Shows another head, as a click in the navigator does."""
+
+HEADS = """async () => {
+  const { store, transport } = document.getElementById("explorer").attnscope;
+  const { trace, layer, head } = store.get(), { layers } = await transport.json(`${trace}/meta`);
+  const all = layers.flatMap(({ heads }, at) => Array.from({ length: heads }, (_, number) => [at, number]));
+  return all.filter(([at, number]) => at !== layer || number !== head);
+}"""
+"""The layer and head of all heads but the shown one."""
+
 RECORD_FRAMES = """() => {
   const times = (window.frameTimes = []);
   const note = (now) => {
@@ -127,13 +136,15 @@ def make_visit(browser: Browser, live: Live, plan: Plan, step: Callable[[str], N
     step("opening")
     with visiting(browser, live) as page:
         opening = page.evaluate(OPENING)
-        busy = [tuple(page.evaluate(NEXT_HEAD)) for _ in range(plan.heads)]
+        heads = page.evaluate(HEADS)
+        chosen = [heads[at * len(heads) // (2 * plan.heads)] for at in range(2 * plan.heads)]
+        busy = [tuple(page.evaluate(SHOW_HEAD, head)) for head in chosen[::2]]
         if not is_last:
             return Visit(opening, busy, [], {})
         step("waiting for the labels of the whole text")
         wait_until_scored(page)
         step("heads and panning")
-        idle = [tuple(page.evaluate(NEXT_HEAD)) for _ in range(plan.heads)]
+        idle = [tuple(page.evaluate(SHOW_HEAD, head)) for head in chosen[1::2]]
         frames = {name: pan_at(page, zoom, plan) for name, zoom in PLACES.items()}
     return Visit(opening, busy, idle, frames)
 
@@ -203,11 +214,12 @@ def opening_table(visits: Sequence[Visit], plan: Plan) -> Table:
 
 
 def heads_table(visits: Sequence[Visit], plan: Plan) -> Table:
-    """From the key that chooses the next head to what can be seen of it."""
+    """From the choice of a head to what can be seen of it."""
     table = Table(
         title="Another head",
-        comparison=f"From `]` to the first picture and to the heatmap of a head that was not open before: {plan.heads} "
-        "heads of each visit while labels are computed in the background, and as many of the last visit after that.",
+        comparison="From the choice of a head that was not open before to its first picture and its heatmap: "
+        f"{plan.heads} heads of each visit while labels are computed in the background, and as many of the last visit "
+        "after that.",
         columns=("labels", "to", "median", "95th percentile", "bound", "bound kept"),
     )
     busy = [head for visit in visits for head in visit.busy]
