@@ -15,6 +15,7 @@ NAMES = (
     "publish_long",
     "publish_cost",
     "find_heads",
+    "explorer",
     "video",
     "first_use",
 )

@@ -222,7 +222,7 @@ def view(trial: Trial, plan: Plan, folder: Path, step: Callable[[str], None]) ->
             minute = measure_minute(page, reader, steps, plan.minute_seconds)
         yield viewing_table(title, costs, minute, plan, browser.version)
         step("comparing exact values")
-        live = stack.enter_context(web_servers.explorer(trial.trace, folder))
+        live = stack.enter_context(web_servers.explorer(folder, "explore", str(trial.trace)))
         with open_site(browser, url, heads[0], latency_ms=0) as page:
             yield exact_table(
                 compare(page, live, spread(trial.heads, plan.compared_heads), trial.length, plan.blocks), trial
@@ -321,7 +321,7 @@ def load_table(trial: Trial, plan: Plan, folder: Path, step: Callable[[str], Non
             found = generate_load(url, targets, folder, connections=CONNECTIONS, seconds=plan.load_seconds)
             table.add(*load_row(name, CONNECTIONS, found))
     head = trial.heads[0]
-    with web_servers.explorer(trial.trace, folder) as live:
+    with web_servers.explorer(folder, "explore", str(trial.trace)) as live:
         step("building the levels of a head")
         path = wait_for_levels(live, head, ZoomPlan(trial.length, trial.length))
         own = live_targets(trial, head, path, live.token)

@@ -103,15 +103,21 @@ def caddy(site: Path, folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def explorer(trace: Path, folder: Path) -> Iterator[Live]:
-    """Serve a saved trace by `attnscope explore`."""
+def explorer(folder: Path, *arguments: str, seconds: float = START_SECONDS) -> Iterator[Live]:
+    """Run `attnscope` with a command that serves the explorer, such as `explore TRACE`, for as long as it is needed.
+
+    Args:
+        folder: Where its output is written.
+        *arguments: The command and its arguments.
+        seconds: How long it may take until it serves.
+    """
     output = folder / "explorer.out"
-    command = [sys.executable, "-m", "attnscope.cli.main", "explore", str(trace), "--no-browser"]
+    command = [sys.executable, "-m", "attnscope.cli.main", *arguments, "--no-browser"]
     with _running(command, output):
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + seconds
         while not (found := [word for word in output.read_text().split() if "#token=" in word]):
             if time.monotonic() > end:
-                raise SettingError(f"publish: the explorer did not start: {output.read_text()[-500:]}")
+                raise SettingError(f"the explorer did not start: {output.read_text()[-500:]}")
             time.sleep(0.1)
         address = urlsplit(found[0])
         yield Live(f"http://{address.netloc}", address.fragment.removeprefix("token="))

@@ -35,7 +35,7 @@ import { createCellReader } from "./questions/head_cells";
 import { HeadRankingStore } from "./questions/head_ranking";
 import { OpeningGuide } from "./questions/opening";
 import { Pins } from "./pins";
-import { formatHeadName, getHome, paths, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
+import { formatHeadName, getHome, paths, type Finding, type Layer, type Meta, type Opening, type Session, type Side, type TraceHead } from "./server/protocol";
 import { SentenceView } from "./panels/sentence_view";
 import { getPinnedLink, withoutRegion } from "./questions/head_question";
 import { fitToTrace, isSameState, type State, type Store } from "./state";
@@ -124,7 +124,7 @@ export class App {
       // Start over, so that failed requests are sent again.
       this.#views.current?.deactivate();
       this.#shown = null;
-      this.#evidence.show({ shown: null, link: null, isFull: true, note: "", ranked: null });
+      this.#evidence.show({ shown: null, link: null, isFull: true, note: "", ranked: null, found: null });
       this.#render(store.get(), null);
     });
     this.#transport = watchConnection(
@@ -345,7 +345,7 @@ export class App {
     const { question, list } = this.#ranking;
     // Other views than the map list the links of the pins themselves.
     const isFull = !this.#views.current || state.view === "picture";
-    this.#evidence.show({ shown, link: withoutRegion(getPinnedLink(state)), isFull, note: state.note, ranked: question.kind === "link" ? list : null });
+    this.#evidence.show({ shown, link: withoutRegion(getPinnedLink(state)), isFull, note: state.note, ranked: question.kind === "link" ? list : null, found: this.#findCard(shown) });
     this.#title.hidden = !shown || state.view === "heads";
     if (!shown) return;
     const { store, session } = this.options;
@@ -361,6 +361,10 @@ export class App {
       show: (finding) => this.#opening.show(finding),
       set: (change) => store.set(change, "push"),
     });
+  }
+
+  #findCard(shown: TraceHead | null): Finding | null {
+    return this.#opening.answer?.cards.find(({ layer, head }) => layer === shown?.layer && head === shown.head) ?? null;
   }
 
   #reportReady(): void {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { listLabels } from "../src/evidence/head_section";
 import { findPassage } from "../src/evidence/passage";
 import { describeAnswer, describeSurprise } from "../src/evidence/predictions";
 import { listSteps } from "../src/evidence/why_weight";
@@ -58,4 +59,15 @@ test("the names of keys take height that the matrix does not use", () => {
   assert.ok(narrow.topNames.height >= 14 + 6 * 9, "a name of nine letters fits");
   assert.ok(narrow.plot.height >= narrow.plot.width, "and the matrix is as large as before");
   assert.equal(computeLayout(1200, 440, matrix, 9).topNames.height, Math.round(440 * 0.12), "none where the height limits the matrix");
+});
+
+test("a head that was chosen for a link says so, also where no label fits", () => {
+  const far = { layer: 21, head: 8, label: "far", meaning: "From afar.", score: 1, query: 9, key: 1, weight: 1 };
+  const mixed = { name: "mixed", meaning: "Nothing." };
+  const sink = { name: "sink", meaning: "The first token." };
+  const list = (...labels: (typeof mixed)[]): string[] => listLabels(labels, far).map(({ name }) => name);
+  assert.deepEqual(list(mixed), ["far"]);
+  assert.deepEqual(list(sink), ["far", "sink"]);
+  assert.deepEqual(listLabels([sink], { ...far, label: "sink" }), [sink]);
+  assert.deepEqual(listLabels([mixed], null), [mixed]);
 });

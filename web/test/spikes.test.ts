@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { encodeWeight, readTile, type Tile } from "../src/server/tile_codec";
-import { findSpikes, isSpike } from "../src/tiles/spikes";
+import { chooseBlock, findSpikes, isSpike } from "../src/tiles/spikes";
 import { createBody } from "./tile_bodies";
 
 test("a spike is strong and hidden by its mean", () => {
@@ -31,4 +31,16 @@ test("very many are thinned, and the strongest stays", () => {
   const spikes = findSpikes(tile(faint()), tile(max));
   assert.ok(spikes.length > 500 && spikes.length <= 2048, String(spikes.length));
   assert.deepEqual([spikes[0]?.row, spikes[0]?.column], [100, 77]);
+});
+
+test("marks have room: of each block of bins, the strongest", () => {
+  const max = faint();
+  max[16 * side + 16] = encodeWeight(0.3);
+  max[18 * side + 17] = encodeWeight(0.9);
+  max[24 * side + 16] = encodeWeight(0.2);
+  const [means, maxima] = [tile(faint()), tile(max)];
+  const list = (block: number): number[][] => findSpikes(means, maxima, block).map(({ row, column }) => [row, column]);
+  assert.deepEqual(list(8), [[18, 17], [24, 16]]);
+  assert.deepEqual(list(1), [[18, 17], [16, 16], [24, 16]]);
+  assert.deepEqual([0.5, 1, 1.9, 2, 16, 40].map(chooseBlock), [32, 16, 8, 8, 1, 1]);
 });

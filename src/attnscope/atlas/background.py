@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from contextlib import contextmanager
 from attnscope.errors import Cancelled
 
 MAX_PAUSE_SECONDS = 0.25  # per step of the background, so that it cannot starve
+NICENESS = 10  # of work for which nobody waits at the screen
 
 
 class ForegroundLock:
@@ -142,6 +145,7 @@ class Worker:
         job.finished.wait()
 
     def _run(self) -> None:
+        lower_priority(NICENESS)
         while True:
             with self._changed:
                 self._current = None
@@ -157,3 +161,10 @@ class Worker:
         """Cancel all jobs at exit: a thread that is killed inside torch crashes the process."""
         while self._queue:
             self.cancel(next(reversed(self._queue)))
+
+
+def lower_priority(niceness: int) -> None:
+    """Let other threads, and a browser on this machine, run before this thread and those that it starts."""
+    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -25,6 +25,7 @@ from torch import nn
 
 from attnscope.errors import SettingError
 from attnscope.explorer.library.library import Library
+from attnscope.explorer.library.opening_view import prepare_opening
 from attnscope.explorer.library.survey import SurveyView, is_survey
 from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.service.app import make_app
@@ -346,8 +347,11 @@ def start_server(
     The server is created before, so that a port in use is found before minutes of work.
     """
     say = say or _print_to_stderr
+    is_blocking = not _is_interactive() if block is None else block
     try:
         fill()
+        if is_blocking:
+            prepare_opening(server.library)
     except BaseException:
         server.close()
         raise
@@ -363,7 +367,7 @@ def start_server(
         say(f"From other machines: {server.remote_url}")
     if open_browser:
         server.open_browser()
-    if not _is_interactive() if block is None else block:
+    if is_blocking:
         say("Press Ctrl-C to stop.")
         server.wait()
     return server

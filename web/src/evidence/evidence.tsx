@@ -13,7 +13,7 @@ import { element } from "../panels/dom";
 import { describeCell, describeToken } from "../panels/live_region";
 import { computeRank, type Rank } from "../panels/ranking";
 import { Sentence } from "../panels/ranking_panel";
-import { formatHeadName, paths, type DistanceProfile, type KeyReport, type Predictions, type QueryReport, type Scores, type Side, type TraceHead, type WeightReport } from "../server/protocol";
+import { formatHeadName, paths, type DistanceProfile, type Finding, type KeyReport, type Predictions, type QueryReport, type Scores, type Side, type TraceHead, type WeightReport } from "../server/protocol";
 import type { Link } from "../questions/head_question";
 import type { RankedHead } from "../questions/head_ranking";
 import type { Positions } from "../questions/parse_question";
@@ -51,13 +51,15 @@ export interface EvidenceInput {
   readonly note: string;
   /** All heads by the pinned link, strongest first; null while nothing is ranked. */
   readonly ranked: readonly RankedHead[] | null;
+  /** What the head was chosen for, if it is one of those to begin with. */
+  readonly found: Finding | null;
 }
 
 export class Evidence {
   readonly element: HTMLElement;
   readonly #content = element("div", { class: "evidence" });
   readonly #cache: ResponseCache;
-  #input: EvidenceInput = { shown: null, link: null, isFull: true, note: "", ranked: null };
+  #input: EvidenceInput = { shown: null, link: null, isFull: true, note: "", ranked: null, found: null };
   #rendered = "";
   /** The query last reported on, for following. */
   report: QueryReport | null = null;
@@ -82,9 +84,9 @@ export class Evidence {
 
   /** Called on every change of the state; renders only what changed. */
   show(input: EvidenceInput): void {
-    const { shown, link, isFull, note, ranked } = input;
+    const { shown, link, isFull, note, ranked, found } = input;
     const first = ranked?.slice(0, MAX_RANKED);
-    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, link, isFull, note, first, this.actions.canGoBack()]);
+    const name = JSON.stringify([shown?.meta.trace, shown?.layer, shown?.head, link, isFull, note, first, found, this.actions.canGoBack()]);
     if (name === this.#rendered) return;
     [this.#input, this.#rendered] = [input, name];
     this.element.hidden = shown === null;
@@ -116,7 +118,7 @@ interface QueryData {
 }
 
 function Sections(options: SectionsOptions): JSX.Element {
-  const { shown, link, isFull, note, ranked, actions, context, cache, setReport } = options;
+  const { shown, link, isFull, note, ranked, found, actions, context, cache, setReport } = options;
   const { meta, layer, head } = shown;
   const { query = null, key = null } = link ?? {};
   const { trace } = meta;
@@ -247,7 +249,7 @@ function Sections(options: SectionsOptions): JSX.Element {
         </PinSection>
       )}
       {isFull && key !== null && <PinSection {...pinned} side="key" positions={key} other={query?.first ?? null} response={keyData} />}
-      <HeadSection shown={shown} scores={scores} profile={profile} host={host} />
+      <HeadSection shown={shown} found={found} scores={scores} profile={profile} host={host} />
     </>
   );
 }

@@ -5,19 +5,21 @@ import { formatCount, formatMeasure, formatPercent } from "../format_numbers";
 import type { Host } from "../host";
 import { formatTitle } from "../paint/token_text";
 import type { ChartData } from "../panels/chart";
-import { formatHeadName, type DistanceProfile, type Scores, type TraceHead } from "../server/protocol";
+import { formatHeadName, type DistanceProfile, type Finding, type Scores, type TraceHead } from "../server/protocol";
 import { BarChart } from "./bar_chart";
 import type { Response } from "./use_response";
 
 export interface HeadSectionOptions {
   readonly shown: TraceHead;
   readonly scores: Response<Scores>;
+  /** What the head was chosen for as one to begin with; it may be no label, as it is about one link. */
+  readonly found: Finding | null;
   /** Of cross-attention there is none. */
   readonly profile: Response<DistanceProfile>;
   readonly host: Host;
 }
 
-export function HeadSection({ shown: { meta, layer, head }, scores, profile, host }: HeadSectionOptions): JSX.Element {
+export function HeadSection({ shown: { meta, layer, head }, scores, found, profile, host }: HeadSectionOptions): JSX.Element {
   const distances = profile.isStale ? null : profile.value;
   return (
     <section class="head-panel" aria-label="This head">
@@ -25,7 +27,7 @@ export function HeadSection({ shown: { meta, layer, head }, scores, profile, hos
         {formatHeadName(meta, layer, head)} <bdi class="soft">{formatTitle(meta.layers[layer]?.name ?? "")}</bdi>
       </h3>
       <div class="labels">
-        <Labels {...scores} />
+        <Labels scores={scores} found={found} />
       </div>
       <h4>Attention by distance</h4>
       <BarChart height={72} host={host} data={distances && createChart(distances)} />
@@ -40,17 +42,18 @@ export function HeadSection({ shown: { meta, layer, head }, scores, profile, hos
   );
 }
 
-function Labels({ value, isStale, problem }: Response<Scores>): JSX.Element {
+function Labels({ scores: { value, isStale, problem }, found }: Pick<HeadSectionOptions, "scores" | "found">): JSX.Element {
   if (isStale || !value) return <p class="soft">{problem ?? "reading…"}</p>;
   if (value.pending) return <p class="soft">Scoring this head…</p>;
   const numbers = Object.entries(value.scores);
+  const labels = listLabels(value.labels, found);
   return (
     <>
-      {value.labels.length === 0 ? (
+      {labels.length === 0 ? (
         <p class="soft">No known pattern stands out.</p>
       ) : (
         <dl class="label-list">
-          {value.labels.map(({ name, meaning }) => (
+          {labels.map(({ name, meaning }) => (
             <div key={name}>
               <dt>{name}</dt>
               <dd>{meaning}</dd>
@@ -75,6 +78,12 @@ function Labels({ value, isStale, problem }: Response<Scores>): JSX.Element {
       )}
     </>
   );
+}
+
+/** The labels, and first what the head was chosen for if that is none of them; "mixed" stands for no label. */
+export function listLabels(labels: Scores["labels"], found: Finding | null): Scores["labels"] {
+  if (!found || labels.some(({ name }) => name === found.label)) return labels;
+  return [{ name: found.label, meaning: found.meaning }, ...labels.filter(({ name }) => name !== "mixed")];
 }
 
 function createChart({ mass, edges }: DistanceProfile): ChartData {

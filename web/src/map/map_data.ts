@@ -7,7 +7,7 @@ import type { StripBlock } from "../paint/marginals";
 import { getAncestor, TILE_SIZE, type TileAddress, type TokenRanges, type ZoomPlan } from "../geometry/zoom_plan";
 import { countVisibleKeys, type Channel, type MarginalKind, type Meta, type Section, type Side } from "../server/protocol";
 import { formatWeight } from "../format_numbers";
-import { findSpikes, type Spike } from "../tiles/spikes";
+import { chooseBlock, findSpikes, type Spike } from "../tiles/spikes";
 import { findStrongestBins } from "../tiles/strongest_bins";
 import type { EvictedKeys } from "../server/evicted_keys";
 import type { ChannelMode, Eviction } from "../state";
@@ -110,13 +110,13 @@ export abstract class MapData {
     return { z, stride, channel, placements, isCoarse: z < this.plan.chooseLevel(view.zoom) };
   }
 
-  /** Spikes of the drawn tiles whose second channel is loaded. */
-  getSpikes(placements: readonly TilePlacement[]): { placement: TilePlacement; spikes: Spike[] }[] {
+  /** Spikes of the drawn tiles whose second channel is loaded, as many as have room. */
+  getSpikes(placements: readonly TilePlacement[], zoom: number): { placement: TilePlacement; spikes: Spike[] }[] {
     const result: { placement: TilePlacement; spikes: Spike[] }[] = [];
     for (const placement of placements) {
       if (!placement.tile || placement.state !== "drawn" || placement.stride === 1) continue;
       const max = this.tiles.get(placement.address, "max");
-      if (typeof max === "object" && max.codes.length === placement.tile.codes.length) result.push({ placement, spikes: findSpikes(placement.tile, max) });
+      if (typeof max === "object" && max.codes.length === placement.tile.codes.length) result.push({ placement, spikes: findSpikes(placement.tile, max, chooseBlock(placement.stride * zoom)) });
     }
     return result;
   }

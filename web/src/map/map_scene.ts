@@ -100,7 +100,7 @@ export function paintOverlay(surface: Surface, scene: MapScene): void {
   const split = data.pairDisplay?.mode === "split";
   if (split) paintNames(surface, matrix, theme, data.pairDisplay.names);
   clipTo(surface, matrix, () => {
-    if (hasDots(scene)) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.placements));
+    if (hasDots(scene)) paintSpikes(surface, layout.plot, view, data.getSpikes(drawing.placements, view.zoom));
     if (view.zoom >= VALUES_FROM_ZOOM && drawing.stride === 1) paintValues(surface, layout.plot, view, scene.scale, listCellValues(scene), (query) => data.countKeys(query));
     if (data.meta?.note) paintWatermark(surface, matrix, data.meta.note);
   });

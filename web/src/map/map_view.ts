@@ -520,7 +520,8 @@ export class CanvasMap implements MapView {
   /** Set `data-state` of the element, and report when the heatmap is complete. */
   #reportState(scene: MapScene): void {
     const partial = scene.drawing.placements.some((placement) => placement.tile?.partial);
-    const state = !isWhole(scene.drawing) ? "loading" : partial ? "preview" : "ready";
+    const drawn = partial ? "preview" : "ready";
+    const state = isWhole(scene.drawing) ? drawn : scene.preview ? "thumbnail" : "loading";
     if (this.element.dataset["state"] === state) return;
     this.element.dataset["state"] = state;
     if (state === "ready") this.on.onDrawn?.();

@@ -1,6 +1,6 @@
 // Bins whose average hides a strong link: max >= 0.1 and max > 32 x mean.
 //
-// In: the two channels of one tile. Out: bins, the strongest first. Where a tile has very many, one stands for its neighbours too.
+// In: the two channels of one tile, and the side of a block of bins. Out: the strongest such bin of each block, the strongest first.
 import { decodeWeight, encodeWeight, type Tile } from "../server/tile_codec";
 import { TILE_SIZE } from "../geometry/zoom_plan";
 
@@ -8,6 +8,8 @@ const SPIKE_WEIGHT = 0.1;
 const SPIKE_RATIO = 32;
 const MIN_CODE = encodeWeight(SPIKE_WEIGHT);
 const MAX_SPIKES = 2048;
+/** Marks are at least half as far apart, so that what is below them can be seen. */
+const BLOCK_PIXELS = 16;
 
 export interface Spike {
   row: number;
@@ -15,15 +17,20 @@ export interface Spike {
   value: number;
 }
 
-const cache = new WeakMap<Tile, { mean: Tile; spikes: Spike[] }>();
+const cache = new WeakMap<Tile, { mean: Tile; block: number; spikes: Spike[] }>();
 
 export function isSpike(mean: number, max: number): boolean {
   return max >= SPIKE_WEIGHT && max > SPIKE_RATIO * mean;
 }
 
-export function findSpikes(mean: Tile, max: Tile): Spike[] {
+/** The bins along the side of a block that has one mark: a power of two, so that blocks stay in place when the map moves. */
+export function chooseBlock(binPixels: number): number {
+  return Math.min(TILE_SIZE, 2 ** Math.max(0, Math.floor(Math.log2(BLOCK_PIXELS / binPixels))));
+}
+
+export function findSpikes(mean: Tile, max: Tile, block = 1): Spike[] {
   const before = cache.get(max);
-  if (before?.mean === mean) return before.spikes;
+  if (before?.mean === mean && before.block === block) return before.spikes;
   let spikes: Spike[] = [];
   for (let index = 0; index < max.codes.length; index++) {
     const code = max.codes[index] ?? 0;
@@ -34,8 +41,9 @@ export function findSpikes(mean: Tile, max: Tile): Spike[] {
     spikes.push({ row: Math.floor(index / max.columns), column: index % max.columns, value });
   }
   spikes.sort((one, other) => other.value - one.value);
-  for (let block = 2; spikes.length > MAX_SPIKES; block *= 2) spikes = thinSpikes(spikes, block);
-  cache.set(max, { mean, spikes });
+  if (block > 1) spikes = thinSpikes(spikes, block);
+  for (let larger = 2 * block; spikes.length > MAX_SPIKES; larger *= 2) spikes = thinSpikes(spikes, larger);
+  cache.set(max, { mean, block, spikes });
   return spikes;
 }
 

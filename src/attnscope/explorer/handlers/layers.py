@@ -76,13 +76,7 @@ class LayerHandlers(Handlers):
         """A thumbnail of one head, to show while its tiles are computed."""
         head = self.head_ref(request)
         channel = query_choice(request, "ch", "mean", "max")
-
-        def make() -> EncodedTile:
-            matrix = head.entry.matrix(head.layer).head(head.head).with_options(should_stop=self.library.closing.is_set)
-            key = "preview", head.entry.trace_id, head.layer, head.head
-            return self.library.cache.get(key, lambda: thumbnails(matrix, head.layer), lambda bodies: bodies.nbytes)
-
-        bodies = await self.run_quick(request, make)
+        bodies = await self.run_quick(request, lambda: self.library.preview(*head))
         return respond(request, getattr(bodies, channel), BYTES)
 
     async def heads(self, request: Request) -> Response:

@@ -17,12 +17,14 @@ from typing import Any, NamedTuple, Protocol
 
 from attnscope.atlas import ByteCache, HeadAtlas
 from attnscope.atlas.atlas import FOREGROUND
+from attnscope.atlas.pyramid import EncodedTile
 from attnscope.attention.algebra import Sizes
 from attnscope.attention.regions import Region
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.image_maps import list_images, name_positions, open_image
 from attnscope.explorer.analysis.inspection import head_scores
 from attnscope.explorer.analysis.sections import Section, sections
+from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.analysis.words import word_starts
 from attnscope.explorer.library.evictions import Evictions
 from attnscope.explorer.library.example import NAME, example
@@ -266,6 +268,11 @@ class Library:
         with self._lock:
             return self._entries.get(trace_id)
 
+    def first_listed(self) -> Entry | None:
+        """Return the trace that a page opens if its address names none."""
+        with self._lock:
+            return next((entry for entry in self._entries.values() if entry.listed), None)
+
     def summaries(self) -> list[dict[str, Any]]:
         """Return the summaries of all listed traces."""
         with self._lock:
@@ -297,6 +304,15 @@ class Library:
         for old in dropped:
             old.atlas.close()
         return found
+
+    def preview(self, entry: Entry, layer: int, head: int) -> EncodedTile:
+        """Return a thumbnail of one head, to show while its tiles are computed."""
+
+        def make() -> EncodedTile:
+            matrix = entry.matrix(layer).head(head).with_options(should_stop=self.closing.is_set)
+            return thumbnails(matrix, layer)
+
+        return self.cache.get(("preview", entry.trace_id, layer, head), make, lambda bodies: bodies.nbytes)
 
     def find_open_head(self, entry: Entry, layer: int, head: int) -> Head | None:
         """Return a head if it is already open, without waiting."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
@@ -16,11 +15,11 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from attnscope.atlas.background import NICENESS, lower_priority
 from attnscope.explorer.service.guard import Receive
 
 Result = TypeVar("Result")
 MAX_RESULTS = 512  # of background work
-NICENESS = 10  # of work for which nobody waits at the screen
 
 
 class ClientDisconnected(Exception):  # noqa: N818 - not an error of the server
@@ -106,14 +105,7 @@ async def wait_until_done(future: Future[Any], timeout_seconds: float | None = N
 
 def _make_pool(name: str, threads: int, niceness: int = 0) -> ThreadPoolExecutor:
     prefix = f"attnscope-{name}"
-    return ThreadPoolExecutor(threads, thread_name_prefix=prefix, initializer=_lower_priority, initargs=(niceness,))
-
-
-def _lower_priority(niceness: int) -> None:
-    """Let other threads, and a browser on this machine, run before this thread and those that it starts."""
-    if sys.platform == "linux":  # elsewhere a priority is that of the whole process
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))
+    return ThreadPoolExecutor(threads, thread_name_prefix=prefix, initializer=lower_priority, initargs=(niceness,))
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
