@@ -256,7 +256,8 @@ def exercises() -> str:
         "functions to fill in. The checker describes what is wrong with an answer without giving the solution. Hints "
         "come one at a time. `solution` prints our code once yours is correct.",
         "```bash\nattnscope lab exercise causal_mask mask.py    # write the starter file\n"
-        "attnscope lab check mask.py\nattnscope lab hint mask.py\nattnscope lab solution mask.py\n```",
+        "attnscope lab check mask.py\nattnscope lab hint mask.py 1                  # then 2 and 3\n"
+        "attnscope lab solution mask.py\n```",
         "The exercises build on each other in this order. The [lesson](../learn/index.md) is what to read first. "
         "Minutes are estimates.",
         _rows(("exercise", "task", "lesson", "difficulty", "minutes"), rows, (False, False, False, False, True)),
