@@ -131,6 +131,25 @@ def soft_lookup() -> Drawing:
     return drawing
 
 
+def three_roles() -> Drawing:
+    """One token vector and its three projections."""
+    drawing = Drawing(560, 190, "Query, key and value of one token")
+    drawing.box(20, 78, 80, 34, "x_i")
+    roles = (
+        ("W_Q", "q_i", "what it looks for"),
+        ("W_K", "k_i", "what it is found by"),
+        ("W_V", "v_i", "what it passes on"),
+    )
+    for place, (matrix, vector, words) in enumerate(roles):
+        y = 18 + 60 * place
+        drawing.arrow((100, 95), (168, y + 17))
+        drawing.box(170, y, 70, 34, matrix, colour=ORANGE)
+        drawing.arrow((240, y + 17), (288, y + 17))
+        drawing.box(290, y, 60, 34, vector)
+        drawing.text(366, y + 22, words, anchor="start", colour=GREY)
+    return drawing
+
+
 def dot_products() -> Drawing:
     """The matrices of the example with three tokens."""
     drawing = Drawing(700, 200, "Attention of three tokens, step by step")
@@ -253,29 +272,57 @@ def gpt() -> Drawing:
     return drawing
 
 
-def untrained_heads() -> Drawing:
-    """The patterns of four heads with random parameters, each scaled to its largest weight."""
-    text, heads, dim, size = "the cat sat on the mat", 4, 8, 7
-    drawing = Drawing(720, 210, "Four heads with random parameters")
+TEXT = "the cat sat on the mat"
+
+
+def untrained_weights() -> Tensor:
+    """Return the patterns of four heads with random parameters on the characters of TEXT."""
+    heads, dim = 4, 8
     torch.manual_seed(0)
-    embeddings = {character: torch.randn(heads * dim, dtype=torch.float64) for character in sorted(set(text))}
-    x = torch.stack([embeddings[character] for character in text])
+    embeddings = {character: torch.randn(heads * dim, dtype=torch.float64) for character in sorted(set(TEXT))}
+    x = torch.stack([embeddings[character] for character in TEXT])
     layer = torch.nn.MultiheadAttention(heads * dim, heads, dtype=torch.float64)
     with torch.no_grad():
-        weights = layer(x, x, x, average_attn_weights=False)[1]
-    for head, pattern in enumerate(weights):
+        return layer(x, x, x, average_attn_weights=False)[1]
+
+
+def untrained_heads() -> Drawing:
+    """The patterns of four heads with random parameters, each scaled to its largest weight."""
+    drawing = Drawing(720, 210, "Four heads with random parameters")
+    for head, pattern in enumerate(untrained_weights()):
         left = 20 + 175 * head
         drawing.text(left + 77, 22, f"head {head + 1}: largest weight {pattern.max():.2f}", size=11)
-        drawing.cells(left, 32, size, pattern / pattern.max())
+        drawing.cells(left, 32, 7, pattern / pattern.max())
         drawing.parts.append(f'<rect x="{left}" y="32" width="154" height="154" fill="none" stroke="{GREY}"/>')
     drawing.text(
-        20, 203, f'"{text}": 22 queries down, 22 keys across; uniform weights would be 0.05', size=11, anchor="start"
+        20, 203, f'"{TEXT}": 22 queries down, 22 keys across; uniform weights would be 0.05', size=11, anchor="start"
     )
+    return drawing
+
+
+def query_bars() -> Drawing:
+    """The weights of three queries of the first of these heads; the bar of the query itself is orange."""
+    drawing = Drawing(720, 320, "Weights of three queries")
+    pattern, width, height = untrained_weights()[0], 26, 60
+    for place, query in enumerate((0, 8, 15)):
+        bottom = 90 + 96 * place
+        character = TEXT[query].replace(" ", "space")
+        drawing.text(20, bottom - height - 8, f"query {query} ({character}): one bar per key", size=11, anchor="start")
+        for key, weight in enumerate((pattern[query] / pattern.max()).tolist()):
+            left, tall = 20 + key * width, height * weight
+            colour = ORANGE if key == query else BLUE
+            drawing.parts.append(
+                f'<rect x="{left}" y="{bottom - tall:.2f}" width="{width - 4}" height="{tall:.2f}" fill="{colour}"/>'
+            )
+            drawing.text(left + width / 2 - 2, bottom + 14, TEXT[key].replace(" ", "·"), size=11, colour=GREY)
+        drawing.parts.append(f'<path d="M20 {bottom}h{22 * width - 4}" stroke="{GREY}"/>')
+    drawing.text(20, 312, "head 1 of the figure above; orange: the query itself", size=11, anchor="start")
     return drawing
 
 
 FIGURES: dict[str, Callable[[], Drawing]] = {
     "recurrence": recurrence,
+    "three_roles": three_roles,
     "soft_lookup": soft_lookup,
     "dot_products": dot_products,
     "masks": masks,
@@ -284,6 +331,7 @@ FIGURES: dict[str, Callable[[], Drawing]] = {
     "block": block,
     "gpt": gpt,
     "untrained_heads": untrained_heads,
+    "query_bars": query_bars,
 }
 """By file name. The other lessons show figures of labs."""
 

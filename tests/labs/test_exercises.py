@@ -206,7 +206,10 @@ def test_hints_are_given_by_name_and_by_file_and_counted(tmp_path: Path) -> None
     path = tmp_path / "answer.py"
     path.write_text("\ufeff" + starter("attention"), encoding="utf-8")
     assert hint(path, 2) == hint("attention", 2) != hint("attention")
-    assert hint(path).startswith(f"Hint 1 of {len(load_exercise('attention').HINTS)}: ")
+    count = len(load_exercise("attention").HINTS)
+    assert hint(path).startswith(f"Hint 1 of {count}: ")
+    assert hint(path).endswith("\nThe next hint: attnscope lab hint attention 2")
+    assert "The next hint" not in hint(path, count)
     with pytest.raises(SettingError, match="from 1 to"):
         hint(path, 0)
     assert exercise_name(path) == "attention"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attnscope.labs import NAMES, run
-from attnscope.labs.replication import changed_verdicts, seed_deviations, summarize, verdicts_by_claim
+from attnscope.labs.replication import UNKNOWN, changed_verdicts, seed_spreads, summarize, verdicts_by_claim
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results/labs"
 NEW_SEED = 7
@@ -39,7 +39,7 @@ def test_all_seeds_reach_the_same_verdicts(name: str) -> None:
     for other in others:
         assert measurements(other) == measurements(first), again
     assert changed_verdicts([first, *others]) == []
-    assert all(math.isfinite(error) for error in seed_deviations([first, *others]).values())
+    assert all(math.isfinite(spread.mean.error) for spread in seed_spreads([first, *others]).values())
 
 
 @pytest.mark.parametrize("name", DECIDING)
@@ -74,12 +74,14 @@ def test_a_verdict_that_changes_or_is_missing_is_found() -> None:
     assert changed_verdicts([a_run("holds", 1.0), a_run("holds", 1.0, "2")]) == ["1a", "2"]
 
 
-def test_the_standard_error_is_the_deviation_over_seeds() -> None:
-    runs = [a_run("holds", value) for value in (1.0, 2.0, 3.0)]
-    assert seed_deviations(runs) == {("1a", "share"): 1.0}
-    assert seed_deviations([a_run("holds", 4)] * 3) == {("1a", "share"): 0.0}
+def test_the_standard_error_is_the_deviation_by_the_root_of_the_number_of_seeds() -> None:
+    runs = [a_run("holds", value) for value in (1.0, 2.0, 3.0, 4.0)]
+    (spread,) = seed_spreads(runs).values()
+    assert spread.mean == pytest.approx((2.5, math.sqrt(5 / 3) / 2))
+    assert spread.deviation == pytest.approx(math.sqrt(5 / 3))
+    assert seed_spreads([a_run("holds", 4)] * 3) == {("1a", "share"): ((4.0, 0.0), 0.0)}
     for unknown in (runs[:1], [*runs, a_run("holds", "nan")], [*runs, a_run("holds", 1.0, "2")]):
-        assert math.isnan(seed_deviations(unknown)["1a", "share"])
+        assert seed_spreads(unknown)["1a", "share"] is UNKNOWN
 
 
 def test_a_summary_has_the_values_and_verdicts_alone() -> None:

@@ -242,7 +242,8 @@ def hint(source: str | Path, number: int = 1) -> str:
     hints = load_exercise(name).HINTS
     if not 1 <= number <= len(hints):
         raise SettingError(f"hint: expected a number from 1 to {len(hints)} for {name}, got {number}")
-    return f"Hint {number} of {len(hints)}: {hints[number - 1]}"
+    further = f"\nThe next hint: attnscope lab hint {name} {number + 1}" if number < len(hints) else ""
+    return f"Hint {number} of {len(hints)}: {hints[number - 1]}{further}"
 
 
 def solution(name: str) -> str:

@@ -11,7 +11,7 @@ from attnscope.labs.catalogue import heading, introduction, load_experiment, par
 from attnscope.labs.claims import CLAIMS, SOURCES
 from attnscope.labs.exercise import task
 from attnscope.labs.exercises import EFFORT
-from attnscope.labs.replication import seed_deviations
+from attnscope.labs.replication import SeedSpread, seed_spreads
 from attnscope.labs.result import Figure, Result, Table, format_cell
 from attnscope.labs.verdicts import Decision, Verdict
 
@@ -19,7 +19,7 @@ INTERVALS = (
     "The expected intervals were set after measurements like these had been seen. They show that a verdict can be "
     "reproduced; they are not predictions."
 )
-SEEDS = "[All verdicts](verdicts.md) has the deviations over several seeds."
+SEEDS = "[All verdicts](verdicts.md) has means and standard errors over several seeds."
 LESSONS = {
     "scaling": "division",
     "training_without_scaling": "division",
@@ -125,7 +125,7 @@ def errata(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequence[Mapping[str, Any]]]) -> str:
-    """Return the page of all claims with their measurements and deviations over seeds.
+    """Return the page of all claims with their measurements, and how they vary over seeds.
 
     Args:
         results: The result of each lab as JSON, with the seed of the pages.
@@ -134,10 +134,10 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
     blocks = [
         "# All verdicts",
         "This page lists the verdicts of all labs, and how much their measurements vary. The random seeds of a "
-        "lab are named above its table. The value is that of seed 0. The deviation over seeds is the standard "
-        "deviation of a single run; it is 0 where nothing is random, and missing where a lab ran with one seed. The "
-        "margin is the distance from the value to the nearest end of the expected interval, in these deviations. "
-        "`pytest tests/labs/test_replication.py` fails if a verdict changes with the seed.",
+        "lab are named above its table. The value is that of seed 0, which the pages of the labs show. The mean is of "
+        "all seeds, with its standard error. The deviation is the standard deviation of a single run; it is 0 where "
+        "nothing is random. The margin is the distance from the value to the nearest end of the expected interval, in "
+        "deviations. `pytest tests/labs/test_replication.py` fails if a verdict changes with the seed.",
         INTERVALS,
         "```bash\n.venv/bin/python scripts/make_labs.py --seeds 1 2 3 4 -- scaling    # run a lab with other seeds\n"
         "attnscope lab run scaling --seed 5                                # or look at one run\n```",
@@ -149,28 +149,45 @@ def verdicts(results: Sequence[Mapping[str, Any]], other_seeds: Sequence[Sequenc
         if not result["claims"]:
             continue
         runs = [result, *others]
-        deviations = seed_deviations(runs)
+        spreads = seed_spreads(runs)
         seeds = ", ".join(str(run["seed"]) for run in runs)
         blocks += [f"## {heading(result['lab'])}", f"[{result['lab']}]({result['lab']}.md), seeds {seeds}"]
         rows = []
         for claim in result["claims"]:
             verdict = f"**{claim['verdict']}** {claim['condition']}".strip()
             for at, one in enumerate(claim["measurements"]):
-                deviation = deviations[claim["claim"], one["name"]]
+                spread = spreads[claim["claim"], one["name"]]
                 rows.append(
                     (
                         f"{claim['claim']}. {claim['text']}" if not at else "",
                         verdict if not at else "",
                         one["name"],
                         format_cell(one["value"]),
-                        "" if math.isnan(deviation) else format_cell(float(f"{deviation:.2g}")),
+                        *_spread_cells(spread),
                         one["interval"],
-                        _margin(one, deviation),
+                        _margin(one, spread.deviation),
                     )
                 )
-        columns = ("claim", "verdict", "measurement", "value", "deviation over seeds", "expected", "margin")
-        blocks.append(_rows(columns, rows, (False, False, False, True, True, False, True)))
+        columns = (
+            "claim",
+            "verdict",
+            "measurement",
+            "value",
+            "mean ± standard error",
+            "deviation",
+            "expected",
+            "margin",
+        )
+        blocks.append(_rows(columns, rows, (False, False, False, True, True, True, False, True)))
     return "\n\n".join(blocks) + "\n"
+
+
+def _spread_cells(spread: SeedSpread) -> tuple[str, str]:
+    """Return the mean with its standard error, and the deviation, with two digits of each error."""
+    if math.isnan(spread.deviation):
+        return "", ""
+    error, deviation = (format_cell(float(f"{number:.2g}")) for number in (spread.mean.error, spread.deviation))
+    return f"{format_cell(spread.mean.value)} ± {error}", deviation
 
 
 def _margin(measurement: Mapping[str, Any], deviation: float) -> str:
@@ -198,7 +215,7 @@ def index(results: Sequence[Mapping[str, Any]]) -> str:
             "Learn how attention works by running experiments. Each lab tests claims of five texts about attention. "
             "It prints tables and figures, and a verdict on each claim. A verdict rests on measurements with stated "
             "intervals; if a measurement is outside its interval, the run is inconclusive. [Errata](errata.md) lists "
-            "the claims that do not hold, and [All verdicts](verdicts.md) the deviations over several seeds. The "
+            "the claims that do not hold, and [All verdicts](verdicts.md) the standard errors over several seeds. The "
             "intervals were set after such measurements had been seen: they show that a verdict can be reproduced. "
             "[Exercises](exercises.md) let you implement the ideas and check your code.",
             "```bash\nattnscope lab list                        # all labs and exercises\n"
@@ -239,7 +256,8 @@ def exercises() -> str:
         "functions to fill in. The checker describes what is wrong with an answer without giving the solution. Hints "
         "come one at a time. `solution` prints our code once yours is correct.",
         "```bash\nattnscope lab exercise causal_mask mask.py    # write the starter file\n"
-        "attnscope lab check mask.py\nattnscope lab hint mask.py\nattnscope lab solution mask.py\n```",
+        "attnscope lab check mask.py\nattnscope lab hint mask.py 1                  # then 2 and 3\n"
+        "attnscope lab solution mask.py\n```",
         "The exercises build on each other in this order. The [lesson](../learn/index.md) is what to read first. "
         "Minutes are estimates.",
         _rows(("exercise", "task", "lesson", "difficulty", "minutes"), rows, (False, False, False, False, True)),

@@ -1,6 +1,7 @@
 """Runs of the same lab with several random seeds: whether verdicts change, and how much measurements vary.
 
-In: results as JSON, one per seed. Out: deviations by claim and measurement, and verdicts that differ.
+In: results as JSON, one per seed. Out: means with standard errors, and deviations, by claim and
+measurement; verdicts that differ.
 Does not know: how labs run. Memory: O(measurements).
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from attnscope.labs.statistics import Mean, mean_with_error
 
 Run = Mapping[str, Any]
 """A result as JSON, or its summary."""
@@ -47,15 +50,27 @@ def changed_verdicts(runs: Sequence[Run]) -> list[str]:
     return [claim for claim in claims if len({verdicts.get(claim) for verdicts in found}) > 1]
 
 
-def seed_deviations(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
-    """Return the standard deviation over seeds for each claim and name of a measurement.
+class SeedSpread(NamedTuple):
+    """A measurement over several seeds; all numbers are NaN where they are not known."""
 
-    It is that of a single run, not of the mean of all runs: 0 for measurements without randomness. NaN if a value is
-    not finite.
+    mean: Mean
+    """The mean over seeds, with its standard error."""
+    deviation: float
+    """The standard deviation of a single run; 0 where nothing is random."""
 
-    >>> runs = [{"claims": [{"claim": "1a", "measurements": [{"name": "share", "value": x}]}]} for x in (1, 2, 3)]
-    >>> seed_deviations(runs)
-    {('1a', 'share'): 1.0}
+
+UNKNOWN = SeedSpread(Mean(math.nan, math.nan), math.nan)
+
+
+def seed_spreads(runs: Sequence[Run]) -> dict[tuple[str, str], SeedSpread]:
+    """Return the mean, its standard error and the deviation over seeds for each claim and name of a measurement.
+
+    They are unknown for a single run, if a run lacks the measurement, and if a value is not finite.
+
+    >>> runs = [{"claims": [{"claim": "1a", "measurements": [{"name": "share", "value": x}]}]} for x in (1, 2, 3, 4)]
+    >>> spread = seed_spreads(runs)["1a", "share"]
+    >>> str(spread.mean), round(spread.deviation, 2)
+    ('2.5 ± 0.645', 1.29)
     """
     values: dict[tuple[str, str], list[float]] = {}
     for run in runs:
@@ -63,6 +78,8 @@ def seed_deviations(runs: Sequence[Run]) -> dict[tuple[str, str], float]:
             for one in claim["measurements"]:
                 values.setdefault((claim["claim"], one["name"]), []).append(float(one["value"]))
     return {
-        key: statistics.stdev(found) if len(found) == len(runs) > 1 and all(map(math.isfinite, found)) else math.nan
+        key: SeedSpread(mean_with_error(found), statistics.stdev(found))
+        if len(found) == len(runs) > 1 and all(map(math.isfinite, found))
+        else UNKNOWN
         for key, found in values.items()
     }

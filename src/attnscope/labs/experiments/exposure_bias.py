@@ -152,15 +152,14 @@ def entropy_of_the_next_token(lab: Lab) -> None:
     A model that is wrong by a constant amount reaches its difference within some tokens. If errors compound, the
     difference goes on growing after tokens 8 to 15.
 
-    Passages differ so much that one run of 48 does not measure the growth well. With seeds 0 to 3 it is 0.89, 0.36,
-    0.31 and 0.61 nats, 0.54 ± 0.13 over the four seeds (standard error); this page shows the largest. Repetition at
-    temperature 0.5 grows by 0.44 to 0.52 in all four. The error in text of a known source changes by -0.010 to 0.0003
-    nats, so it does not grow.
+    Passages differ so much that one run of 48 does not measure the growth well, and this page shows the largest of
+    four seeds. [All verdicts](verdicts.md) has the mean of the seeds with its standard error: the entropy grows, and so
+    does repetition at temperature 0.5, and the error in text of a known source does not.
 
     The expected interval of the growth was set three times after data had been seen: -0.7 to 0.7 nats, or no
     clear growth; then at least 0.2 nats and 2 standard errors; now at least 0. By the first, seed 0 would be outside
-    and the other three inside. By the second, seed 1 (0.36 ± 0.21) would be inconclusive. Seeds 2 and 3 ran after the
-    last change. So take the four values as the result, not the margin of the verdict.
+    and the other three inside. By the second, seed 1 would be inconclusive. Seeds 2 and 3 ran after the
+    last change. So take the mean of the seeds as the result, not the margin of the verdict.
 
     SmolLM2 is a small model, tuned for chat and rounded to 4 bits. How fast the difference grows depends on the model,
     and entropy does not show what causes it.

@@ -62,7 +62,7 @@ def one_update_is_one_attention_row(lab: Lab) -> None:
     for _ in range(10):
         path.append(retrieve(path[-1], keys, beta=beta))
     steps = torch.stack([energy(place, keys, beta=beta) for place in path])
-    rise = float(steps.diff(dim=0).max())
+    rise = max(0.0, float(steps.diff(dim=0).max()))
     lab.table(
         "One update of the network compared with attention",
         ("compared with", "difference"),
