@@ -15,5 +15,6 @@ NAMES = (
     "publish_long",
     "publish_cost",
     "find_heads",
+    "retrieval",
     "video",
 )
