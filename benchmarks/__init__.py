@@ -16,6 +16,7 @@ NAMES = (
     "publish_cost",
     "find_heads",
     "explorer",
+    "retrieval",
     "video",
     "first_use",
 )

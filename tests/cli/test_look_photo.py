@@ -93,12 +93,30 @@ def test_a_question_is_part_of_the_text(desk: Path) -> None:
     assert found.box.right == pytest.approx(0.75)
 
 
+def test_an_answer_is_what_the_model_generates_after_the_question(desk: Path) -> None:
+    arguments = (str(desk / "llava"), str(desk / "photo.png"), "What is this")
+    asked, answered = (record_photo(*arguments, max_new_tokens=count) for count in (0, 3))
+    layer = asked.on_image().layers[-1]
+    before, after = asked.layer(layer).matrix().batch(0), answered.layer(layer).matrix().batch(0)
+    length = before.shape[-1]
+    assert length < after.shape[-1] <= length + 3
+    torch.testing.assert_close(after[:, :length, :length], before[:, :, :], rtol=0, atol=1e-6)
+    word = answered.on_image().attends_to(layer, after.shape[-1] - 1)
+    assert word.grid == (1, 4, 4)
+    text = answered.tokens()
+    assert text is not None
+    assert len(text) == after.shape[-1]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (["vit", "photo.png", "What is this"], "a question needs a vision-language model"),
         (["vit", "some text", "What is this"], "a QUESTION needs an image file"),
         (["vit", "photo.png", "--tokens", "3"], "--tokens is for a text"),
+        (["vit", "photo.png", "--answer", "3"], "an answer needs a vision-language model"),
+        (["vit", "photo.png", "--answer", "-3"], "--answer needs a number of at least 0"),
+        (["vit", "some text", "--answer", "3"], "--answer needs an image file"),
     ],
 )
 def test_mistakes_are_one_line(

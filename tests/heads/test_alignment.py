@@ -63,6 +63,16 @@ def test_the_aligned_head_is_first_and_gives_the_times(noise: float) -> None:
     assert (times[:, 1] - right[1:]).abs().max() <= 0.02 + 1e-9
 
 
+def test_padding_after_the_recording_is_left_out() -> None:
+    first, end = 4, int(DURATIONS[:4].sum())  # the recording ends after four tokens
+    scores = {frames: score_alignment(listened(0.0), tokens=slice(first), frames=frames) for frames in (None, end)}
+    weights = listened(0.0).layer("cross_attn").matrix().batch(0)[:, :first, :end]
+    table = scores[end]
+    expected = align(weights).score[table.heads[0]]
+    assert table["alignment"][0].item() == pytest.approx(expected.item())
+    assert (scores[None]["alignment"] != table["alignment"]).any()
+
+
 def test_the_alignment_is_the_best_of_all() -> None:
     weights = torch.rand(3, 4, 7, generator=torch.Generator().manual_seed(0))
     found = align(weights)

@@ -19,8 +19,8 @@ def is_photo(argument: str) -> bool:
     return Path(argument).suffix.lower() in SUFFIXES and Path(argument).is_file()
 
 
-def record_photo(place: str, photo_path: str, question: str | None = None) -> Trace:
-    """Load a model and its processor, and record it on a photo."""
+def record_photo(place: str, photo_path: str, question: str | None = None, *, max_new_tokens: int = 0) -> Trace:
+    """Load a model and its processor, and record it on a photo, with an answer of at most some tokens."""
     require("figures", "PIL")
     require("record", "transformers")
     from attnscope.images import open_photo
@@ -37,4 +37,4 @@ def record_photo(place: str, photo_path: str, question: str | None = None) -> Tr
         task = bar.add_task("loading the model", total=None)
         model, _ = load(place, progress=lambda done, whole: bar.update(task, completed=done, total=whole))
         bar.update(task, description="reading the photo", completed=0, total=None)
-        return read_photo(model, processor, photo, question)
+        return read_photo(model, processor, photo, question, max_new_tokens=max_new_tokens)

@@ -67,12 +67,15 @@ def align(weights: Tensor) -> Alignment:
     return Alignment(score.reshape(leading), starts.reshape(*leading, tokens))
 
 
-def score_alignment(trace: Trace, *, tokens: slice = slice(None), batch: int = 0) -> HeadTable:
+def score_alignment(
+    trace: Trace, *, tokens: slice = slice(None), frames: int | None = None, batch: int = 0
+) -> HeadTable:
     """Rank all cross-attention heads by how well they align tokens with frames.
 
     Args:
         trace: A trace of an encoder-decoder model.
         tokens: The tokens to align; leave out special tokens at the beginning and end, which have no time.
+        frames: How many frames the recording has; those after it are padding. All of them by default.
         batch: The index in the batch.
 
     Returns:
@@ -85,7 +88,7 @@ def score_alignment(trace: Trace, *, tokens: slice = slice(None), batch: int = 0
     heads: list[int] = []
     scores: list[Tensor] = []
     for name, layer in _cross_layers(trace).items():
-        scores.append(align(layer.matrix().batch(batch)[:, tokens, :]).score.double().cpu())
+        scores.append(align(layer.matrix().batch(batch)[:, tokens, :frames]).score.double().cpu())
         layers += [name] * layer.shape[1]
         heads += layer.heads
     return HeadTable(tuple(layers), tuple(heads), {"alignment": torch.cat(scores)}).top("alignment")

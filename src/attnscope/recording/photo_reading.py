@@ -18,7 +18,9 @@ from attnscope.recording.trace import Trace
 DEFAULT_QUESTION = "Describe this image."
 
 
-def read_photo(model: nn.Module, processor: Any, photo: Any, question: str | None = None) -> Trace:
+def read_photo(
+    model: nn.Module, processor: Any, photo: Any, question: str | None = None, *, max_new_tokens: int = 0
+) -> Trace:
     """Record a model of transformers on a photo.
 
     Args:
@@ -26,18 +28,21 @@ def read_photo(model: nn.Module, processor: Any, photo: Any, question: str | Non
         processor: Its image processor; of a vision-language model, its processor, which has a tokenizer.
         photo: An image of Pillow.
         question: A question, for a vision-language model only.
+        max_new_tokens: Let a vision-language model write an answer of at most this many tokens, the most likely one at
+            each step. The answer is part of the trace.
 
     Returns:
         The trace, with the photo.
 
     Raises:
-        SettingError: A question was given to a model without a tokenizer.
+        SettingError: A question or `max_new_tokens` was given to a model without a tokenizer.
         UnsupportedError: It is not known which positions of the model are patches.
     """
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:
-        if question is not None:
-            raise SettingError("look: a question needs a vision-language model, and this model reads images alone")
+        if question is not None or max_new_tokens:
+            part = "a question" if question is not None else "an answer"
+            raise SettingError(f"look: {part} needs a vision-language model, and this model reads images alone")
         inputs = {"pixel_values": processor(images=photo, return_tensors="pt")["pixel_values"]}
     else:
         inputs = dict(processor(images=photo, text=make_prompt(processor, question), return_tensors="pt"))
@@ -46,10 +51,26 @@ def read_photo(model: nn.Module, processor: Any, photo: Any, question: str | Non
         name: value.to(parameter.device, parameter.dtype if value.is_floating_point() else None)
         for name, value in inputs.items()
     }
+    if max_new_tokens:
+        moved = with_answer(model, moved, max_new_tokens)
     with torch.no_grad(), record(model, tokenizer) as trace:
         model(**moved)
     trace.attach_photo(photo, processor=processor)
     return trace
+
+
+@torch.no_grad()
+def with_answer(model: Any, inputs: dict[str, torch.Tensor], max_new_tokens: int) -> dict[str, torch.Tensor]:
+    """The same inputs with the answer of the model after the question; what is given per token grows with it."""
+    question = inputs["input_ids"]
+    whole = model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+    fill = {"attention_mask": 1}  # token types: 0 is text
+    longer = {"input_ids": whole}
+    for name, value in inputs.items():
+        if value.shape == question.shape and name != "input_ids":
+            rest = value.new_full((len(value), whole.shape[1] - question.shape[1]), fill.get(name, 0))
+            longer[name] = torch.cat([value, rest], 1)
+    return {**inputs, **longer}
 
 
 def make_prompt(processor: Any, question: str | None) -> str:
