@@ -35,7 +35,15 @@ from benchmarks.publish_cost import CHANNELS, SiteShape, count_bins
 from benchmarks.publishing import web_servers
 from benchmarks.publishing.exact_values import Comparison, compare, wait_for_levels
 from benchmarks.publishing.load import Load, Target, generate_load
-from benchmarks.publishing.publication import Publication, count_bytes, is_tile, publish, read_indexes, tile_targets
+from benchmarks.publishing.publication import (
+    WORKERS,
+    Publication,
+    count_bytes,
+    is_tile,
+    publish,
+    read_indexes,
+    tile_targets,
+)
 from benchmarks.publishing.viewer import (
     LATENCY_MS,
     AccessLog,
@@ -176,16 +184,16 @@ def publishing_table(trial: Trial, text: str, about: str = "") -> Table:
     found, parts, heads = trial.publication, count_bytes(trial.site), len(trial.heads)
     table = Table(
         title=f"Publishing {trial.length:,} tokens",
-        comparison=f"{text}, {trial.length:,} tokens: {heads:,} heads by `attnscope publish`, in a process of its own "
-        f"with one worker. {about}".strip(),
+        comparison=f"{text}, {trial.length:,} tokens: {heads:,} heads by `attnscope publish --workers {WORKERS}`. "
+        f"{about}".strip(),
         columns=("what", "measured"),
     )
     table.add("load average of the machine before", f"{trial.busy:.1f} on {os.cpu_count()} cores")
     table.add("time", duration(found.seconds))
     table.add("CPU time", duration(found.cpu_seconds))
     table.add("CPU time per head", duration(found.cpu_seconds / heads))
-    table.add("peak private memory", format_bytes(found.private_bytes))
-    table.add("peak memory with mapped pages of the trace", format_bytes(found.resident_bytes))
+    table.add("peak private memory of all processes", format_bytes(found.private_bytes))
+    table.add("peak memory of one process with mapped pages of the trace", format_bytes(found.resident_bytes))
     table.add("site", f"{format_bytes(found.num_bytes)} in {found.num_files:,} files")
     table.add("per head", format_bytes(found.num_bytes / heads))
     table.add("tiles", f"{format_bytes(parts.tiles)}, {len(tile_targets(trial.site)):,} different ones")

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnscope.errors import SettingError
-from benchmarks.peers.capped_process import private_bytes
+from benchmarks.peers.capped_process import private_bytes, process_tree
 from benchmarks.publishing.load import Target
 
 BUDGET = "100TB"
+WORKERS = os.cpu_count() or 1
 POLL_SECONDS = 0.1
 ITEM_BYTES = {"f32": 4, "u32": 4, "f16": 2, "bf16": 2}
 
@@ -28,10 +29,11 @@ class Publication(NamedTuple):
 
     seconds: float
     cpu_seconds: float
+    """Of all processes."""
     private_bytes: int
-    """The largest private memory."""
+    """The largest private memory of all processes together."""
     resident_bytes: int
-    """The largest memory with mapped files: pages of the trace, which the system can drop."""
+    """The largest memory of one process, with mapped files: pages of the trace, which the system can drop."""
     num_files: int
     num_bytes: int
 
@@ -50,13 +52,13 @@ class SiteBytes(NamedTuple):
 def publish(trace: Path, site: Path, heads: str, folder: Path) -> Publication:
     """Run `attnscope publish`; without `heads` for all of them."""
     command = [sys.executable, "-m", "attnscope.cli.main", "publish", str(trace), "--out", str(site)]
-    command += ["--budget", BUDGET, *(["--heads", heads] if heads else [])]
+    command += ["--budget", BUDGET, "--workers", str(WORKERS), *(["--heads", heads] if heads else [])]
     with (folder / "publish.out").open("wb") as output:
         start, largest, status, usage = time.perf_counter(), 0, None, None
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
             while status is None:
-                largest = max(largest, private_bytes(process.pid))
+                largest = max(largest, sum(map(private_bytes, process_tree(process.pid))))
                 pid, code, usage = os.wait4(process.pid, os.WNOHANG)
                 status = code if pid else None
                 time.sleep(0 if pid else POLL_SECONDS)

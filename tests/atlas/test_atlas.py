@@ -38,8 +38,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 8 x 8 bins and a pyramid from stride 4 on, so that a short head has many of both."""
     for module in (plan, pyramid):
         monkeypatch.setattr(module, "TILE_SIZE", 8)
-    for module in (plan, pyramid, atlas):
-        monkeypatch.setattr(module, "COARSE_STRIDE", 4)
+    monkeypatch.setitem(HeadAtlas.__init__.__kwdefaults__, "coarse_stride", 4)
 
 
 CAUSAL = Causal()
@@ -370,7 +369,7 @@ def built(levels: Pyramid, matrix: AttentionMatrix, hear: Callable, cancelled: C
 @pytest.mark.usefixtures("small_tiles")
 def test_a_build_that_is_stopped_leaves_the_rows_of_tiles_it_has_finished() -> None:
     matrix, shares = head((200, 200)), [0.0]
-    whole, part = Pyramid(ZoomPlan(200, 200)), Pyramid(ZoomPlan(200, 200))
+    whole, part = Pyramid(ZoomPlan(200, 200, 4)), Pyramid(ZoomPlan(200, 200, 4))
     built(whole, matrix, shares.append)
     assert shares[1:] == sorted(shares[1:])
     assert shares[-1] == pytest.approx(1.0)

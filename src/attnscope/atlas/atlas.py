@@ -47,6 +47,7 @@ class HeadAtlas:
         matrix: The attention weights of one head, (queries, keys).
         cache: Stores computed tiles; several atlases may share it.
         name: Identifies the head in the cache. Heads with other weights need other names.
+        coarse_stride: The stride of the finest level of the pyramid, a power of two.
 
     >>> import torch
     >>> atlas = HeadAtlas(AttentionMatrix(torch.eye(4), torch.eye(4)), ByteCache(2**20), "a head")
@@ -55,14 +56,16 @@ class HeadAtlas:
     ('exact', 48)
     """
 
-    def __init__(self, matrix: AttentionMatrix, cache: ByteCache, name: str) -> None:
+    def __init__(
+        self, matrix: AttentionMatrix, cache: ByteCache, name: str, *, coarse_stride: int = COARSE_STRIDE
+    ) -> None:
         if len(matrix.shape) != 2:
             raise ShapeError(
                 f"HeadAtlas: expected the matrix of one head, (queries, keys), got {tuple(matrix.shape)}; select one "
                 "with .batch(b) and .head(h)"
             )
         self.matrix, self.name = matrix, name
-        self.plan = ZoomPlan(*matrix.shape)
+        self.plan = ZoomPlan(*matrix.shape, coarse_stride)
         self._cache = cache
         self._pyramid = Pyramid(self.plan)
         self._job = Job(lambda *callbacks: self._pyramid.step(matrix, *callbacks), FOREGROUND)
@@ -90,7 +93,7 @@ class HeadAtlas:
         self.plan.edges(z, y, x)
         if self.plan.coarse_levels:
             WORKER.submit(self._job)
-        tile, state = self._coarse(z, y, x) if self.plan.stride(z) >= COARSE_STRIDE else self._fine(z, y, x)
+        tile, state = self._coarse(z, y, x) if self.plan.stride(z) >= self.plan.coarse_stride else self._fine(z, y, x)
         return Tile(b"", "empty") if tile is None else Tile(getattr(tile, channel), state)
 
     def marginal(self, kind: str, z: int, index: int) -> bytes:

@@ -28,6 +28,8 @@ class ZoomPlan:
 
     queries: int
     keys: int
+    coarse_stride: int = COARSE_STRIDE
+    """The stride of the finest level of the pyramid: a power of two."""
 
     def __post_init__(self) -> None:
         if self.queries < 1 or self.keys < 1:
@@ -40,8 +42,12 @@ class ZoomPlan:
 
     @property
     def coarse_levels(self) -> range:
-        """The levels that come from a pyramid, coarsest last."""
-        return range(self.deepest - (COARSE_STRIDE.bit_length() - 1), -1, -1)
+        """The levels that come from a pyramid, coarsest last.
+
+        >>> list(ZoomPlan(8192, 8192).coarse_levels), list(ZoomPlan(8192, 8192, coarse_stride=8).coarse_levels)
+        ([0], [2, 1, 0])
+        """
+        return range(self.deepest - (self.coarse_stride.bit_length() - 1), -1, -1)
 
     def stride(self, z: int) -> int:
         """Return how many positions a bin of this level covers along each axis.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnscope.atlas import codec
-from attnscope.atlas.plan import COARSE_STRIDE, TILE_SIZE, ZoomPlan, axis_edges
+from attnscope.atlas.plan import TILE_SIZE, ZoomPlan, axis_edges
 from attnscope.errors import UnsupportedError
 from attnscope.matrix import AttentionMatrix
 from attnscope.matrix.bins import Bins
@@ -129,11 +129,11 @@ class Pyramid:
                 ).lse
             self._has_lse = True
             return False
-        queries, keys = matrix.shape
-        count, row = -(-queries // (TILE_SIZE * COARSE_STRIDE)), len(self._entropies)
+        (queries, keys), stride = matrix.shape, self.plan.coarse_stride
+        count, row = -(-queries // (TILE_SIZE * stride)), len(self._entropies)
         start, stop = (LSE_SHARE + (1 - LSE_SHARE) * (at / count) ** 2 for at in (row, row + 1))
         matrix = matrix.with_options(progress=_scale(progress, start, stop), should_stop=should_stop)
-        bins = matrix.bins(axis_edges(queries, COARSE_STRIDE, row), [*range(0, keys, COARSE_STRIDE), keys])
+        bins = matrix.bins(axis_edges(queries, stride, row), [*range(0, keys, stride), keys])
         self._levels.add(0, PooledBins.from_bins(bins))
         self._entropies.append(bins.entropy.float().cpu())
         self._received += bins.received.cpu().double()

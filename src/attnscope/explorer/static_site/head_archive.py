@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from attnscope.atlas import ByteCache, HeadAtlas, codec
+from attnscope.atlas import ByteCache, HeadAtlas, ZoomPlan, codec
 from attnscope.errors import AttnScopeError, Cancelled
 from attnscope.explorer.analysis import inspection
 from attnscope.explorer.cancellation import CancelCheck
@@ -27,7 +28,7 @@ from attnscope.matrix import AttentionMatrix
 from attnscope.recording.layers.recorded import Layer
 
 BLOCK_CELLS = 2**22
-CACHE_BYTES = 2**23  # both channels of the tiles of one level
+LINK_BLOCK = 512, 2048  # rows and columns
 
 
 class TokenLinks(NamedTuple):
@@ -47,7 +48,9 @@ async def write_head(
 ) -> tuple[StoredFile, TokenLinks]:
     """Write the archive of a head, as responses of the server and arrays; raises Cancelled if it should stop."""
     matrix = entry.matrix(layer).head(head).with_options(should_stop=should_stop)
-    atlas = HeadAtlas(matrix, ByteCache(CACHE_BYTES), f"L{layer}H{head}")
+    plan = ZoomPlan(*matrix.shape)
+    stride = plan.stride(max(stored_levels(plan)))  # one pass over the matrix for all levels that are stored
+    atlas = HeadAtlas(matrix, ByteCache(1), f"L{layer}H{head}", coarse_stride=stride)
     path = f"{entry.trace_id}/{layer}/{head}"
     try:
         with ArchiveWriter(folder, name) as archive:
@@ -114,21 +117,31 @@ def _add_weights(
 def find_token_links(matrix: AttentionMatrix, received: NDArray[numpy.float32], *, is_causal: bool) -> TokenLinks:
     """The strongest key of each query, and the strongest query of each key, in one pass over the matrix."""
     queries, keys = matrix.shape
-    step = max(1, BLOCK_CELLS // keys)
+    high, wide = LINK_BLOCK
     top_weight, top_key = torch.zeros(queries), torch.zeros(queries, dtype=torch.long)
     most, top_query = torch.zeros(keys), torch.zeros(keys, dtype=torch.long)
-    for start in range(0, queries, step):
-        stop = min(start + step, queries)
-        last = max(1, min(keys, stop + keys - queries)) if is_causal else keys
-        weights = matrix[start:stop, :last].float().cpu()
-        top_weight[start:stop], top_key[start:stop] = weights.max(1)
-        largest, rows = weights.max(0)
-        better = largest > most[:last]
-        top_query[:last] = torch.where(better, rows + start, top_query[:last])
-        most[:last] = torch.where(better, largest, most[:last])
+    for start in range(0, queries, high):
+        rows = slice(start, min(start + high, queries))
+        last = max(1, min(keys, rows.stop + keys - queries)) if is_causal else keys
+        for left in range(0, last, wide):
+            columns = slice(left, min(left + wide, last))
+            weights = matrix[rows, columns].float().cpu()
+            _keep_largest(weights, left, top_weight[rows], top_key[rows])
+            _keep_largest(weights.mT, start, most[columns], top_query[columns])
     return TokenLinks(
         top_weight.numpy().astype("<f4"),
         top_key.numpy().astype("<u4"),
         received,
         top_query.numpy().astype("<u4"),
     )
+
+
+def _keep_largest(weights: Tensor, first: int, largest: Tensor, places: Tensor) -> None:
+    """Update the largest weight of each line, and its place, by a block whose lines start at place `first`.
+
+    Places are looked for by numpy, in lines that change: torch's argmax takes many times as long as its maximum.
+    """
+    found = weights.amax(-1)
+    better = (found > largest).nonzero().flatten()
+    largest[better] = found[better]
+    places[better] = torch.from_numpy(weights[better].numpy().argmax(-1)) + first
