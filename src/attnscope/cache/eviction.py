@@ -37,6 +37,18 @@ def evicted(model: nn.Module, kept: KeptPairs) -> Iterator[None]:
     Raises:
         UnsupportedError: The KV cache does not grow with the text, or the model is recorded inside the block.
         ShapeError: The batch differs from that of the context.
+
+    >>> from attnscope.cache import score_pairs
+    >>> from attnscope.recording import read
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> trace = read(model, list(range(20)), progress=False)
+    >>> kept = score_pairs(trace, "recent", progress=False).keep(0.5)
+    >>> with torch.no_grad(), evicted(model, kept):
+    ...     output = model(torch.arange(22)[None])  # tokens 20 and 21 attend to half of the pairs
     """
     eviction = _Eviction(kept)
     heads = {name: list(range(count)) for name, count in kept.num_heads.items()}

@@ -108,6 +108,15 @@ def measure_eviction(
     Raises:
         SettingError: An argument is invalid.
         UnsupportedError: The model is not a decoder with a KV cache.
+
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> found = measure_eviction(model, list(range(40)), keep=[0.5], by=["recent"], continuation=8, progress=False)
+    >>> found.results[0].kept
+    KeptPairs(recent, 128 pairs, 50.0% of 32 tokens)
     """
     for name in by:
         if name not in POLICIES:

@@ -232,6 +232,16 @@ def explore(
     Raises:
         SettingError: A folder is not a trace, survey or watched run, or the arguments do not fit together.
         UnsupportedError: A trace has no weights, because it was recorded with `keep="statistics"`.
+
+    >>> from attnscope.recording import read
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> server = explore(read(model, list(range(20)), progress=False), open_browser=False, block=False, say=print)
+    The explorer is at http://127.0.0.1:...
+    >>> server.close()
     """
     library, display_names = Library(), [name] if isinstance(name, str) else name
     _check_folders(traces)

@@ -59,6 +59,20 @@ def compare_with_random_heads(
 
     Raises:
         SettingError: `heads` is empty, or a layer has too few other heads.
+
+    >>> from attnscope.heads import score_heads
+    >>> from attnscope.recording import read
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> table = score_heads(read(model, list(range(12)), progress=False))
+    >>> found = compare_with_random_heads(
+    ...     model, torch.arange(12), table.top("previous", 1), table, num_draws=2, progress=False
+    ... )
+    >>> found.change.shape, found.random_changes.shape  # of the loss at each token
+    (torch.Size([11]), torch.Size([2, 11]))
     """
     if not len(heads):
         raise SettingError("compare_with_random_heads: no heads were selected, so there is nothing to compare")

@@ -141,6 +141,15 @@ def predict(
     Raises:
         SettingError: There is nothing to predict, or the model is in training mode.
         UnsupportedError: The model does not predict next tokens.
+
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> found = predict(model, torch.arange(12)[None])
+    >>> found.losses.shape, found.next_token_probs.shape
+    (torch.Size([1, 11]), torch.Size([1, 50]))
     """
     ids = input_ids if target is None else target
     if ids.shape[1] < 2:

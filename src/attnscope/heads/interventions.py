@@ -105,6 +105,16 @@ def patch(
     Raises:
         SettingError: The donor lacks a layer, a head or the values, or its shape differs.
         UnsupportedError: The attention of a selected layer was not called, or cannot be intercepted.
+
+    >>> from attnscope.recording import read
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> donor = read(model, list(range(20, 32)), values=True, progress=False)
+    >>> with torch.no_grad(), patch(model, {0: [1]}, donor):  # layer 0, head 1
+    ...     output = model(torch.arange(12)[None])
     """
     where = (
         positions if isinstance(positions, slice) else [positions] if isinstance(positions, int) else list(positions)

@@ -99,5 +99,13 @@ def read_repeated_tokens(
 
     Returns:
         The trace of random tokens that come twice.
+
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> read_repeated_tokens(model, length=8, progress=False)[0].shape
+    torch.Size([1, 4, 16, 16])
     """
     return read(model, ids_for_model(model, tokenizer, length=length, seed=seed), tokenizer, progress=progress)

@@ -58,6 +58,14 @@ def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -
 
     Returns:
         Time and memory; printing it shows both.
+
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> estimate(model, 20).held  # bytes
+    5760
     """
     statistics = options.pop("keep", "matrix") == "statistics"
     options = {name: value for name, value in options.items() if name not in ("spill", "verify")}

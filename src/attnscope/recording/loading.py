@@ -50,6 +50,18 @@ def load(
 
     Raises:
         CheckpointError: The files are missing, damaged, malicious, or of a model that neither library implements.
+
+    >>> import tempfile
+    >>> from attnscope.models import save
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Decoder(config), folder)
+    ...     model, tokenizer = load(folder, progress=False)
+    >>> type(model).__name__, tokenizer
+    ('Decoder', None)
     """
     if using not in ("auto", "attnscope", "transformers"):
         raise SettingError(f"load: using={using!r}; it is 'auto', 'attnscope' or 'transformers'")

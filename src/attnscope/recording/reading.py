@@ -49,6 +49,14 @@ def read(
 
     Raises:
         SettingError: A string without a tokenizer, ids of a wrong shape, or more memory than the machine has.
+
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config).eval()
+    >>> read(model, list(range(20)), progress=False)[1].shape  # layer 1
+    torch.Size([1, 4, 20, 20])
     """
     ids = to_input_ids(text, tokenizer)
     if chunk_size < 1:

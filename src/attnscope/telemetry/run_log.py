@@ -112,6 +112,21 @@ def read_steps(folder: Path) -> Iterator[LoggedStep]:
 
     Raises:
         CheckpointError: The file cannot be read, or a line is damaged.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from attnscope.telemetry import watch
+    >>> from attnscope.models import Decoder, DecoderConfig
+    >>> config = DecoderConfig(
+    ...     vocab_size=50, hidden_size=16, num_layers=2, num_heads=4, intermediate_size=64, max_position_embeddings=64
+    ... )
+    >>> model = Decoder(config)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with watch(model, every=1, folder=folder) as watching:
+    ...         model(torch.arange(12)[None]).sum().backward()
+    ...         report = watching.step()
+    ...     [logged.step for logged in read_steps(Path(folder))]
+    [1]
     """
     for _, fields in LogFollower(folder / STEPS, advice=ADVICE).read():
         layers = {

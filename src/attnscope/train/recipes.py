@@ -169,6 +169,9 @@ def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
 
     Returns:
         The recipe, for `train`.
+
+    >>> reversal(steps=300).settings.steps
+    300
     """
     settings = Settings(
         steps=600,
@@ -204,6 +207,9 @@ def induction(**changes: Any) -> Recipe:
 
     Returns:
         The recipe, for `train`.
+
+    >>> induction(steps=50).name
+    'induction'
     """
     settings = Settings(
         steps=500,
