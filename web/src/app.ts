@@ -21,6 +21,7 @@ import { element, replaceChildren } from "./panels/dom";
 import { createHelpDialog, type HelpDialog } from "./panels/help_dialog";
 import { setLoadState, type Host } from "./host";
 import { LaterScript } from "./load_later";
+import { orderRequests, type OrderedTransport } from "./server/request_order";
 import { LatestRequest } from "./server/requests";
 import { Evidence } from "./evidence/evidence";
 import { isMapMove, listenForAsk, listenForKeys, loadKeysEnabled, saveKeysEnabled } from "./keys";
@@ -69,8 +70,11 @@ export interface AppOptions {
 }
 
 const SINK_POLL_MILLISECONDS = 300;
+/** Other requests wait for the first heatmap, but not longer. */
+const FIRST_HEATMAP_MILLISECONDS = 1500;
 
 export class App {
+  readonly #ordered: OrderedTransport;
   readonly #transport: Transport;
   readonly #traces: TraceCache;
   readonly #pictures = new PictureCache();
@@ -127,8 +131,10 @@ export class App {
       this.#evidence.show({ shown: null, link: null, isFull: true, note: "", ranked: null, found: null });
       this.#render(store.get(), null);
     });
+    // Only a map tells when it is drawn.
+    this.#ordered = orderRequests(rawTransport, firstMeta && store.get().view === "map" ? FIRST_HEATMAP_MILLISECONDS : 0);
     this.#transport = watchConnection(
-      rawTransport,
+      this.#ordered,
       () => this.#banner.show(),
       () => this.#banner.hide(),
       signal,
@@ -372,6 +378,7 @@ export class App {
     if (root.dataset["state"] === "ready") return;
     setLoadState(root, host, "ready");
     performance.mark("first-heatmap");
+    this.#ordered.release();
     this.#later.preload(() => this.#addEviction());
   }
 
