@@ -1,8 +1,7 @@
 """Make the real numbers of the page "One weight, step by step": heads of SmolLM2-135M on the example's sentence.
 
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there. Out: web/src/steps/example_data.ts with
-queries and keys before the rotation, values, 16 rows of W_O per head, and the largest next-token logits of each
-position.
+queries and keys before the rotation, values, W_O of each head, and the largest next-token logits of each position.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ MODEL = ROOT / ".cache" / "models" / "smollm2-135m"
 FILE = ROOT / "web" / "src" / "steps" / "example_data.ts"
 HEADS = {(16, 0): "previous token", (17, 4): "induction", (5, 6): "duplicate token"}
 HEAD_DIM = 64
-NUM_OUTPUTS = 16
+BLOCK = 32
+"""Parameters of the model are rounded in blocks: each has 16 levels of its own, at equal distances."""
 NUM_LISTED = 40
 TEMPERATURES = [0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0]
 
@@ -60,7 +60,6 @@ def make_data() -> dict[str, Any]:
         "tokens": texts,
         "rotaryBase": rotary.base,
         "heads": [make_head(get_attention(model, layer), inputs[layer], layer, head) for layer, head in HEADS],
-        "hiddenSize": model.config.hidden_size,
         "temperatures": TEMPERATURES,
         "nextTokens": make_next_tokens(logits, tokenizer),
     }
@@ -74,7 +73,7 @@ def get_attention(model: Decoder, layer: int) -> MultiHeadAttention:
 
 
 def make_head(attention: MultiHeadAttention, x: Tensor, layer: int, head: int) -> dict[str, Any]:
-    """One head: its rows before the rotation, and the first rows of its part of W_O."""
+    """One head: its rows before the rotation, and its part of W_O."""
     query, key, value = attention._project_self(x, None)
     shared = head * attention.num_kv_heads // attention.num_heads
     columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
@@ -85,7 +84,7 @@ def make_head(attention: MultiHeadAttention, x: Tensor, layer: int, head: int) -
         "queries": encode(query[0, head]),
         "keys": encode(key[0, shared]),
         "values": encode(value[0, shared]),
-        "output": encode(attention.output.weight[:NUM_OUTPUTS, columns]),
+        "output": encode_blocks(attention.output.weight[:, columns]),
     }
 
 
@@ -106,7 +105,28 @@ def make_next_tokens(logits: Tensor, tokenizer: Any) -> list[dict[str, Any]]:
 
 def encode(rows: Tensor) -> str:
     """Rows as little-endian float32 in base64."""
-    return base64.b64encode(rows.float().contiguous().numpy().astype(numpy.dtype("<f4")).tobytes()).decode()
+    return base64.b64encode(to_bytes(rows)).decode()
+
+
+def to_bytes(numbers: Tensor) -> bytes:
+    """Little-endian float32."""
+    return numbers.float().contiguous().numpy().astype(numpy.dtype("<f4")).tobytes()
+
+
+def encode_blocks(rows: Tensor) -> str:
+    """Rows of 4-bit parameters in base64: per block its smallest number, the distance of its levels, and 32 levels."""
+    parts = []
+    for block in rows.reshape(-1, BLOCK).double():
+        levels = block.unique()
+        step = levels.diff().min() if len(levels) > 1 else torch.tensor(1.0, dtype=torch.float64)
+        codes = ((block - levels[0]) / step).round()
+        step = (block - levels[0]).sum() / codes.sum().clamp_min(1)  # more exact than one difference of two numbers
+        error = (levels[0] + step * codes - block).abs().max()
+        assert codes.max() < 16, "these parameters have more levels than 4 bits"
+        assert error <= 1e-6 * block.abs().max(), "the levels of these parameters are not at equal distances"
+        pairs = codes.to(torch.uint8).view(-1, 2)
+        parts.append(to_bytes(torch.stack([levels[0], step])) + bytes((pairs[:, 0] | pairs[:, 1] << 4).tolist()))
+    return base64.b64encode(b"".join(parts)).decode()
 
 
 def main() -> None:

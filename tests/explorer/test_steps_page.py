@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
@@ -21,9 +22,11 @@ from tests.explorer.model_sessions import make_session, small
 from tests.explorer.pages import in_trouble, shown, until
 from tests.explorer.serving import Handle, serving, small_trace
 from tests.explorer.test_access import needs_axe, violations_in_every_look
+from tests.steps.example_data import decode_blocks, example_data
 
 pytestmark = needs_chromium
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "_static" / "one_weight.html").as_uri()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "_static" / "one_weight.html").as_uri()
 
 
 @contextmanager
@@ -189,6 +192,10 @@ def test_a_head_of_a_trained_model_has_the_weights_of_the_shipped_trace(browser:
             page.select_option("[aria-label='shown head']", str(index))
             row = numbers(page, "All keys: exp, weight", 1)
             assert row == pytest.approx(trace[layer].batch(0).head(head)[31].tolist(), abs=1e-4)
+            added = page.eval_on_selector_all("[aria-label=Output] .number", "cells => cells.map((one) => +one.title)")
+            output = torch.tensor(numbers(page, "Output of the head"), dtype=torch.float64)
+            expected = decode_blocks(example_data()["heads"][index]["output"]) @ output
+            assert added == pytest.approx(expected.tolist(), abs=1e-5)
         bars = page.locator(".next-tokens li").all_inner_texts()
         assert re.fullmatch(r"for\s+99%", bars[0])
         page.focus("[data-step=next] input >> nth=1")
@@ -196,6 +203,24 @@ def test_a_head_of_a_trained_model_has_the_weights_of_the_shipped_trace(browser:
         bars = page.locator(".next-tokens li").all_inner_texts()
         assert re.fullmatch(r"for\s+100%", bars[0])
         assert "removed" in bars[1]
+
+
+FRAGMENTS = sorted(
+    {
+        fragment.replace("&amp;", "&")
+        for path in (ROOT / "docs").rglob("*.md")
+        for fragment in re.findall(r"one_weight\.html(#[^\"`]+)", path.read_text(encoding="utf-8"))
+    }
+)
+
+
+def test_links_of_the_docs_open_what_they_name(browser: Browser) -> None:
+    assert len(FRAGMENTS) >= 10
+    with from_disk(browser) as page:
+        for fragment in FRAGMENTS:
+            page.evaluate("fragment => { location.hash = fragment; }", fragment)
+            asked = set(parse_qsl(fragment[1:]))
+            until(page, lambda asked=asked: asked <= set(parse_qsl(page.evaluate("location.hash")[1:])), fragment)
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -4,13 +4,13 @@ import type { JSX } from "preact";
 import { pluralize } from "../format_numbers";
 import { formatToken } from "../paint/token_text";
 import { concatenateHeads, getEntropy, project, type HeadVectors, type Vector } from "./attention";
-import { EXAMPLE_DATA } from "./example_data";
 import { formatNumber as format } from "./format";
 import { NextTokenBars } from "./next_token_bars";
 import { NumberTable } from "./number_table";
 import type { Pair, PairNumbers, StepName } from "./predictions";
 import type { EditedRows, Settings, StageVectors } from "./stages";
 import { Result, type Card } from "./step_list";
+import { VectorStrips } from "./vector_strips";
 
 /** A pair, and how its numbers are edited. */
 export interface EditablePair extends Pair {
@@ -131,7 +131,7 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
       const { settings, vectors, query, scale, edit } = pair;
       const concatenated = concatenateHeads(vectors.heads, query, scale, settings.mask);
       const result = project(vectors.output, concatenated);
-      const size = `${settings.stage === "model" ? EXAMPLE_DATA.hiddenSize : vectors.output.length} × ${concatenated.length}`;
+      const size = `${vectors.output.length} × ${concatenated.length}`;
       return (
         <>
           <p>
@@ -139,14 +139,14 @@ export const CARDS: Record<StepName, Card<EditablePair>> = {
               ? `W_O is ${size}. The texts have none, so it starts as the identity: edit it to mix the heads.`
               : settings.stage === "sentence"
                 ? `The outputs of ${pluralize(vectors.heads.length, "head")}, one after the other, times W_O (${size}, random).`
-                : `What this head adds to the residual stream: its output times its ${concatenated.length} columns of W_O. The page has the first ${vectors.output.length} of ${EXAMPLE_DATA.hiddenSize} numbers.`}
+                : `What this head adds to the residual stream: its output times its ${concatenated.length} columns of W_O, ${result.length} numbers.`}
           </p>
           <NumberTable name="Concatenated heads" rows={[{ label: "heads", numbers: concatenated }]} />
           {settings.stage === "hand" &&
             vectors.output.map((numbers, at) => (
               <NumberTable key={at} name={`Row ${at + 1} of W_O`} rows={[{ label: `W_O row ${at + 1}`, numbers, edit: (column, value) => edit("output", at, column, value) }]} />
             ))}
-          <NumberTable name="Output" rows={[{ label: "output", numbers: result, kind: "result" }]} />
+          <VectorStrips name="Output" rows={[{ label: "output", numbers: result, kind: "result" }]} />
         </>
       );
     },

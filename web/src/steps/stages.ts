@@ -6,7 +6,7 @@
 
 import { addVectors, getSinusoid, project, rotateRow, type HeadVectors, type MaskKind, type Matrix, type Positions, type Vector } from "./attention";
 import { drawProjection, embedWord, MODEL_DIM, shuffle, splitWords } from "./embeddings";
-import { decodeRows, EXAMPLE_HEAD_DIM } from "./example";
+import { decodeBlocks, decodeRows, EXAMPLE_HEAD_DIM } from "./example";
 import { EXAMPLE_DATA } from "./example_data";
 
 export type StageName = "hand" | "sentence" | "model";
@@ -174,7 +174,7 @@ function computeModel({ head, positions, shuffleSeed }: Settings): StageVectors 
     queries: decodeRows(stored.queries),
     keys: decodeRows(stored.keys),
     values: decodeRows(stored.values),
-    output: decodeRows(stored.output),
+    output: decodeBlocks(stored.output),
   };
   decoded.set(head, rows);
   const order = getOrder(EXAMPLE_DATA.tokens.length, shuffleSeed);
