@@ -2,10 +2,11 @@
 
 In: .cache/models/smollm2-135m, as scripts/fetch_models.py puts it there, and a text of 9,000 characters or more. The
 default is the topics of Python's own help(). The picture of a watched run needs neither: it trains a small model. That
-of an image needs the folder that scripts/train_digits_vit.py writes. Out: eight PNG files; docs/explorer.md and the
-guides say what each of them shows.
+of an image needs the folder that scripts/train_digits_vit.py writes, that of an answer about an image the folder of
+scripts/train_digits_captions.py. Out: nine PNG files; docs/explorer.md and the guides say what each of them shows.
 
-Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--vit FOLDER] [--only NAME ...] [--out FOLDER]
+Usage: .venv/bin/python scripts/make_screenshots.py [--text FILE] [--vit FOLDER] [--llava FOLDER] [--only NAME ...]
+[--out FOLDER]
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.library.watched_run import WatchedRunView
 from attnscope.explorer.sessions.model_session import ModelSession
 from attnscope.images import open_photo
-from attnscope.recording import load, read
+from attnscope.recording import Trace, load, read
 from attnscope.recording.photo_reading import read_photo
-from attnscope.recording.transformers_images import load_image_processor
+from attnscope.recording.transformers_images import load_image_processor, load_processor
 from attnscope.telemetry import watch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,8 +69,9 @@ SHOTS = {
     "ratio": Shot(LARGE, "#1/{john}/L17H5/map?cmp={mary}:L17H5,ratio&bits=3"),
     "sentence": Shot(SMALL, "#1/-/L13H8/sentence"),
 }
-WATCH, PICTURE = "watch", "picture"
-NAMES = (*SHOTS, WATCH, PICTURE)
+WATCH, PICTURE, ANSWER = "watch", "picture", "answer"
+ANSWER_HEAD = 0  # of the last layer of the language model
+NAMES = (*SHOTS, WATCH, PICTURE, ANSWER)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Take the screenshots of the explorer again.", allow_abbrev=False)
     parser.add_argument("--text", type=Path, metavar="FILE", help="read this instead of Python's own help()")
     parser.add_argument("--vit", type=Path, metavar="FOLDER", help="the model of the image, and its photo")
+    parser.add_argument("--llava", type=Path, metavar="FOLDER", help="the model of the answer, and its photo")
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME")
     parser.add_argument("--out", type=Path, default=FOLDER, metavar="FOLDER")
     options = parser.parse_args(arguments)
@@ -86,7 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         title, text = options.text.stem, options.text.read_text(encoding="utf-8")
     options.out.mkdir(parents=True, exist_ok=True)
     if PICTURE in options.only and options.vit is not None:
-        take_picture(options.vit, options.out / f"{PICTURE}.png")
+        photo = open_photo(options.vit / "digit.png")
+        trace = read_photo(load(options.vit)[0], load_image_processor(options.vit), photo)
+        take_picture(trace, "L0H1/picture?pin=q0", options.out / f"{PICTURE}.png")
+    if ANSWER in options.only and options.llava is not None:
+        take_answer(options.llava, options.out / f"{ANSWER}.png")
     if WATCH in options.only:
         take_watched_run(options.out / f"{WATCH}.png")
     if names := [name for name in options.only if name in SHOTS]:
@@ -111,15 +118,23 @@ def take_traces(names: Sequence[str], title: str, text: str, out: Path) -> None:
             print(out / f"{name}.png")
 
 
-def take_picture(folder: Path, path: Path) -> None:
-    """Take a picture of a digit, with what the class token of the first layer attends to."""
-    trace = read_photo(load(folder)[0], load_image_processor(folder), open_photo(folder / "digit.png"))
+def take_answer(folder: Path, path: Path) -> None:
+    """Take a picture of two digits, with what the query that predicts the name of the first one attends to."""
+    photo, processor = open_photo(folder / "digits.png"), load_processor(folder)
+    trace = read_photo(load(folder)[0], processor, photo, "Which digits ?", max_new_tokens=4)
+    first = next(at for at, name in enumerate(trace) if "language" in name)
+    question = max(at for at, token in enumerate(trace.tokens() or ()) if "?" in token)
+    take_picture(trace, f"L{first + 1}H{ANSWER_HEAD}/picture?pin=q{question}", path)
+
+
+def take_picture(trace: Trace, address: str, path: Path) -> None:
+    """Take a picture of the Picture view."""
     library = Library()
-    name = library.add(trace, name="a digit")
+    name = library.add(trace, name="digits")
     with Server(library) as server, browsing(server.url) as page:
         page.set_viewport_size({"width": SMALL[0], "height": SMALL[1]})
         page.goto("about:blank")
-        page.goto(f"{server.base}/#1/{name}/L0H1/picture?pin=q0")
+        page.goto(f"{server.base}/#1/{name}/{address}")
         page.wait_for_selector(".picture-main[data-state=ready]")
         page.wait_for_timeout(2000)
         page.screenshot(path=path)

@@ -9,7 +9,7 @@ import torch
 
 from attnscope.heads import explain_fact
 from attnscope.models import Decoder, save, train_bpe
-from attnscope.recording import load
+from attnscope.recording import estimate, load
 from tests.cli.running import assert_mistake, run_command
 from tests.cli.test_cache import tiny_llama
 
@@ -36,6 +36,16 @@ def test_the_page_and_the_verdict(model: Path, tmp_path: Path) -> None:
     assert f"loss {report.loss:.3f}, without the fact {report.loss_without_fact:.3f} nats" in found.output
     page = (tmp_path / "page.html").read_text()
     assert "The password is <mark>cobalt</mark>" in page
+
+
+def test_long_texts_come_with_an_estimate(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, tokenizer = load(model)
+    length = len(tokenizer.encode(TEXT))
+    words = f"{estimate(decoder, length)}".split(";")[0].split(",")[0]
+    for limit, is_long in ((length, True), (length + 1, False)):
+        monkeypatch.setattr("attnscope.cli.fact.MIN_ESTIMATED", limit)
+        found = run_command("fact", model, TEXT, *ASKED, "--out", tmp_path / "page.html")
+        assert (words in found.errors) is is_long
 
 
 def test_mistakes_are_one_line(model: Path) -> None:

@@ -12,6 +12,7 @@ from attnscope.cli.output_paths import check_output_file, report_write_errors
 from attnscope.cli.texts import load_model, read_text_argument
 
 PAGE = "fact.html"
+MIN_ESTIMATED = 2048  # tokens from which on an estimate is printed
 
 
 @command(
@@ -30,10 +31,14 @@ def fact(options: Options) -> None:
     """Ask for the fact, print a line, and write the page."""
     from attnscope.heads import explain_fact
     from attnscope.heads.fact_page import fact_page
+    from attnscope.recording import estimate
 
     check_output_file(options.out, command_name="fact")
     text = read_text_argument(options.text, command_name="fact")
     model, tokenizer = load_model(options.model, command_name="fact")
+    length = len(tokenizer.encode(text))
+    if length >= MIN_ESTIMATED:
+        print(estimate(model, length), file=sys.stderr)
     report = explain_fact(model, tokenizer, text, fact=options.fact, question=options.question)
     verdict = "found" if report.is_found else f"missed (predicted {report.predicted!r})"
     print(f"{verdict}; loss {report.loss:.3f}, without the fact {report.loss_without_fact:.3f} nats per token")
