@@ -157,23 +157,25 @@ def test_a_trace_that_is_not_the_published_one_is_refused(
 
 
 @pytest.mark.slow
-def test_the_site_of_two_workers_that_were_killed_ten_times_has_the_same_bytes(
-    trace: Path, whole: dict[str, bytes], tmp_path: Path
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_site_that_was_killed_ten_times_has_the_same_bytes(
+    workers: int, trace: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """Some kills are when workers start, the others after another archive is finished."""
+    """Some kills are while the processes start, the others after another archive is finished."""
     site, chance = tmp_path / "site", random.Random(0)
     for number in range(NUM_KILLS):
         before = len(records(site))
-        with running(trace, site, 2) as process:
-            if number % 3:
+        waits = number % 3 > 0
+        with running(trace, site, workers) as process:
+            if waits:
                 wait_until(lambda before=before: len(records(site)) > before)
-            else:
+            elif workers > 1:
                 wait_until(lambda pid=process.pid: workers_of(pid))
             time.sleep(chance.uniform(0, 0.1))
             assert process.poll() is None
             started = workers_of(process.pid)
         wait_until(lambda started=started: not any(map(is_running, started)))
-        assert len(records(site)) >= before + (number % 3 > 0)  # a finished archive stays
-    subprocess.run(command(trace, site, 2), check=True, capture_output=True)
+        assert len(records(site)) >= before + waits  # a finished archive stays
+    subprocess.run(command(trace, site, workers), check=True, capture_output=True)
     assert read_tree(site) == whole
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
