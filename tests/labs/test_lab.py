@@ -128,7 +128,7 @@ def test_the_trained_model_is_found_from_any_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "models")
     trial.trained_model()
     monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "none")
-    monkeypatch.setattr("attnscope.labs.lab.downloaded", lambda _: None)
+    monkeypatch.setattr("attnscope.labs.lab.find_download", lambda _: None)
     monkeypatch.setattr("attnscope.labs.lab.download", lambda name: tmp_path / f"{name}.gguf")
     trial.trained_model()
     assert sources == [tmp_path / "models" / SMOLLM2, tmp_path / f"{SMOLLM2}.gguf"]

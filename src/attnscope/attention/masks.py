@@ -350,6 +350,13 @@ def from_bool(*, attend: Tensor | None = None, drop: Tensor | None = None) -> Ma
         attend: True where a query attends to a key. Give `attend` or `drop`.
         drop: True where a query does not attend to a key.
 
+    Returns:
+        A mask that refers to the tensor.
+
+    Raises:
+        ValueError: Both or neither of `attend` and `drop` are given.
+        ShapeError: The tensor is not boolean, or has fewer than two axes.
+
     >>> from_bool(drop=torch.tensor([[False, True], [False, False]]))
     from_bool(attend=(2, 2))
     """

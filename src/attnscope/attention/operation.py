@@ -137,6 +137,20 @@ def explain(
 ) -> Plan:
     """Return the plan that `attend` would execute for the same arguments; print it.
 
+    Args:
+        query: (..., heads, queries, dim).
+        key: (..., key heads, keys, dim).
+        value: (..., key heads, keys, value dim).
+        mask: Which query attends to which key; None is `Full()`.
+        scale: The factor of the scores; None is 1 / sqrt(dim).
+        score_mod: Changes the scores before the mask and the softmax.
+        dropout: The probability with which an attention weight is dropped.
+        backend: As for `attend`.
+        return_lse: Changes nothing, because every backend has the lse at no cost.
+
+    Returns:
+        The backend, its memory and operations, and the reason for it.
+
     >>> import torch
     >>> from attnscope import Causal
     >>> from attnscope.attention import explain

@@ -24,7 +24,11 @@ def collect() -> dict[str, dict[str, str]]:
 
 
 def show(console: Console) -> None:
-    """Print all sections, each as soon as it is ready."""
+    """Print all sections, each as soon as it is ready.
+
+    Args:
+        console: Where to print.
+    """
     for number, (title, section) in enumerate(SECTIONS.items()):
         facts = section()
         if not console.is_terminal:

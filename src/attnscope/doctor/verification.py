@@ -14,6 +14,9 @@ def verify(console: Console) -> bool:
 
     Errors are those of the worst case, compared with its bound. Each fault is printed with its case.
 
+    Args:
+        console: Where to print.
+
     Returns:
         Whether all contracts hold.
     """

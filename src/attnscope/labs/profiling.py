@@ -18,6 +18,12 @@ MIN_ROUNDS = 4
 def count_flops(call: Callable[[], object]) -> int:
     """Count the floating-point operations in the matrix products of a call; a multiply-add is two.
 
+    Args:
+        call: The function to count.
+
+    Returns:
+        The number of operations.
+
     >>> count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 4))
     48
     """

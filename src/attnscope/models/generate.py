@@ -111,7 +111,17 @@ def generate_tokens(
 
 
 def generate(model: CausalLM, tokenizer: AnyTokenizer, prompts: Sequence[str], **options: Any) -> list[str]:
-    """Generate the continuation of each prompt; the options are those of `stream`."""
+    """Generate the continuation of each prompt; the options are those of `stream`.
+
+    Args:
+        model: A decoder in eval mode.
+        tokenizer: The tokenizer of the model.
+        prompts: Texts to continue.
+        **options: The other arguments of `stream`.
+
+    Returns:
+        One text per prompt, without the prompt.
+    """
     continuations = [""] * len(prompts)
     for row, text in stream(model, tokenizer, prompts, **options):
         continuations[row] += text
@@ -144,6 +154,9 @@ def stream(
 
     Yields:
         The number of a prompt, and the next chunk of its continuation.
+
+    Raises:
+        TypeError: `prompts` is a string instead of a list.
     """
     if isinstance(prompts, str):
         raise TypeError(f"prompts: expected a list of strings, got a string; pass [{prompts[:20]!r}]")

@@ -48,7 +48,17 @@ class Estimate:
 
 
 def estimate(model: nn.Module, tokens: int, *, batch: int = 1, **options: Any) -> Estimate:
-    """Estimate `read` of so many tokens, with its `layers`, `heads`, `dtype`, `keep` and `values`."""
+    """Estimate `read` of so many tokens, with its `layers`, `heads`, `dtype`, `keep` and `values`.
+
+    Args:
+        model: A model that `read` supports.
+        tokens: The sequence length.
+        batch: The number of sequences.
+        **options: `layers`, `heads`, `dtype`, `keep` and `values` of `read`.
+
+    Returns:
+        The bytes of the trace, and the seconds that it takes.
+    """
     statistics = options.pop("keep", "matrix") == "statistics"
     options = {name: value for name, value in options.items() if name not in ("spill", "verify")}
     run_small_pass(model, batch, options)  # warm up

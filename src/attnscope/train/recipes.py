@@ -75,6 +75,12 @@ def gpt2_small(
         tokenizer: A folder or hub name of a tokenizer; a BPE tokenizer is trained on the sources if None.
         separator: A line that separates documents; each file is one document if None.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        SettingError: There is no setting of a name in `changes`.
     """
     settings = Settings(
         steps=600_000,
@@ -123,6 +129,12 @@ def smollm2_finetune(
         base_model: A folder or hub name of a decoder.
         separator: A line that separates documents; each file is one document if None.
         **changes: Settings to override, see `Settings`.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        SettingError: There is no setting of a name in `changes`.
     """
     settings = Settings(
         steps=200,
@@ -185,7 +197,11 @@ def reversal(*, with_positions: bool = True, **changes: Any) -> Recipe:
 
 
 def induction(**changes: Any) -> Recipe:
-    """A two-layer decoder learns to continue repeated sequences and develops induction heads."""
+    """A two-layer decoder learns to continue repeated sequences and develops induction heads.
+
+    Args:
+        **changes: Settings to override, see `Settings`.
+    """
     settings = Settings(
         steps=500,
         batch_size=64,

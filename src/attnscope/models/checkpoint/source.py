@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attnscope.downloads import MODELS, downloaded
+from attnscope.downloads import MODELS, find_download
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 
@@ -40,6 +40,16 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
 
     Names of `attnscope download`, such as "smollm2-135m", refer to the downloaded file or folder.
 
+    Args:
+        source: A folder, a .gguf file, a name on the hub, or a name of `attnscope download`.
+        revision: A branch, tag or commit on the hub.
+
+    Returns:
+        An existing path.
+
+    Raises:
+        CheckpointError: It is neither of these, or cannot be downloaded.
+
     >>> locate("no/such/place")
     Traceback (most recent call last):
     attnscope.errors.CheckpointError: 'no/such/place' is neither a folder, nor a .gguf file, nor a name on the hub ...
@@ -57,7 +67,7 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
             f"{path} is a file that is not named .gguf; give the folder that holds config.json and model.safetensors"
         )
     if isinstance(source, str) and source in MODELS:
-        if found := downloaded(source):
+        if found := find_download(source):
             return found
         raise CheckpointError(f"model {source!r} is not downloaded yet. Run: attnscope download {source}")
     if isinstance(source, str) and HUB_NAME.fullmatch(source):

@@ -28,6 +28,18 @@ def train_bpe(
     Pairs that occur only once are not merged, so few texts give fewer tokens. `progress` is called with the number of
     characters read so far.
 
+    Args:
+        texts: The texts to learn from.
+        vocab_size: The largest number of tokens.
+        end: The text of the end token.
+        progress: Called with the number of characters read so far.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        SettingError: `texts` is one string, `end` is empty, or `vocab_size` has no room for all bytes.
+
     >>> tokenizer = train_bpe(["to be or not to be", "to be"], 259)
     >>> tokenizer.texts(tokenizer.encode("to be")), tokenizer.eos_token_ids
     (['to', ' ', 'be'], frozenset({258}))
@@ -51,7 +63,7 @@ def train_bpe(
         initial_alphabet=sorted(pre.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_counted(texts, progress), trainer=trainer)
+    backend.train_from_iterator(_check_texts(texts, progress), trainer=trainer)
     # Added after training: otherwise the trainer may learn it as a word, and plain text is encoded as it.
     if backend.token_to_id(end) is not None:
         raise SettingError(
@@ -61,7 +73,7 @@ def train_bpe(
     return Tokenizer(backend, config={"eos_token": end})
 
 
-def _counted(texts: Iterable[str], progress: Callable[[int], object] | None) -> Iterator[str]:
+def _check_texts(texts: Iterable[str], progress: Callable[[int], object] | None) -> Iterator[str]:
     """Yield the texts; raises for invalid Unicode, and if there are none."""
     characters, number = 0, -1
     for number, text in enumerate(texts):

@@ -25,6 +25,14 @@ def read_documents(
     a Parquet file is a document. A text file is one document; with `separator`, lines that are equal to it separate
     documents.
 
+    Args:
+        sources: Files and folders.
+        column: The column of Parquet files with the text.
+        separator: A line that separates documents of text files; None if each file is one document.
+
+    Raises:
+        SettingError: A source does not exist or cannot be read, or the separator has a line break.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "poems.txt").write_bytes(b"a rose\n--\nis a rose\n")
@@ -76,7 +84,7 @@ def _texts(path: Path, separator: str | None) -> Iterator[str]:
     """Yield the documents between the separators. In UTF-8 no character contains the byte of a line break."""
     with path.open("rb") as file:
         if separator is None:
-            yield _decoded(file.read(), path, 0)
+            yield _decode(file.read(), path, 0)
             return
         border, start, lines = separator.encode("utf-8"), 0, list[bytes]()
         for line in file:
@@ -84,13 +92,13 @@ def _texts(path: Path, separator: str | None) -> Iterator[str]:
                 lines.append(line)
                 continue
             document = b"".join(lines)
-            yield _decoded(document, path, start)
+            yield _decode(document, path, start)
             start += len(document) + len(line)
             lines.clear()
-        yield _decoded(b"".join(lines), path, start)
+        yield _decode(b"".join(lines), path, start)
 
 
-def _decoded(content: bytes, path: Path, start: int) -> str:
+def _decode(content: bytes, path: Path, start: int) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
