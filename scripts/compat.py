@@ -53,10 +53,10 @@ def main() -> None:
         for library in dict.fromkeys(transformers)
     ]
     for number, versions in enumerate(combinations, 1):
-        say(f"{number}/{len(combinations)} Python {versions.python}, torch {versions.torch}, ", end="")
-        say(f"transformers {versions.transformers}", timed=False)
+        print_line(f"{number}/{len(combinations)} Python {versions.python}, torch {versions.torch}, ", end="")
+        print_line(f"transformers {versions.transformers}", timed=False)
         result = run(versions, pythons, options)
-        say(f"  {result}")
+        print_line(f"  {result}")
         if not options.tests and not options.expression:
             text = PAGE.read_text(encoding="utf-8")
             PAGE.write_text(with_result(text, versions, result), encoding="utf-8")
@@ -117,11 +117,11 @@ def environment(versions: Versions, base: Path) -> Path | None:
         subprocess.run([base, "-m", "venv", folder], check=True)
     wanted = "\n".join([f"torch=={versions.torch}", *requirements()])
     if not is_current(folder / "stamp", wanted):
-        say("  installing torch and what the tests need")
+        print_line("  installing torch and what the tests need")
         if not pip(python, *wanted.split("\n")):
             return None
         (folder / "stamp").write_text(wanted)
-    say("  installing transformers")
+    print_line("  installing transformers")
     return python if pip(python, f"torch=={versions.torch}", f"transformers=={versions.transformers}") else None
 
 
@@ -130,7 +130,7 @@ def pip(python: Path, *wanted: str) -> bool:
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
-        say("  " + "\n  ".join(line for line in answer.stderr.splitlines() if line.startswith("ERROR")))
+        print_line("  " + "\n  ".join(line for line in answer.stderr.splitlines() if line.startswith("ERROR")))
     return answer.returncode == 0
 
 
@@ -215,7 +215,7 @@ def as_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
-def say(text: str, *, end: str = "\n", timed: bool = True) -> None:
+def print_line(text: str, *, end: str = "\n", timed: bool = True) -> None:
     """Print a line of progress at once."""
     print(time.strftime("%H:%M:%S ") * timed + text, end=end, flush=True)
 

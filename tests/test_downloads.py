@@ -12,7 +12,7 @@ import pytest
 
 from attnscope import downloads
 from attnscope.cli.main import main
-from attnscope.downloads import MODELS, TrainedModel, describe, download, downloaded, models_folder
+from attnscope.downloads import MODELS, TrainedModel, describe, download, find_download, models_folder
 from attnscope.errors import CheckpointError, SettingError
 from attnscope.models.checkpoint import load, locate
 from attnscope.models.fingerprint import fingerprint_model
@@ -82,7 +82,7 @@ def test_a_second_download_asks_nobody(tiny: TrainedModel, monkeypatch: pytest.M
 def test_a_file_cut_short_is_downloaded_again(tiny: TrainedModel) -> None:
     path = download("tiny")
     path.write_bytes(CONTENT[:-1])
-    assert downloaded("tiny") is None
+    assert find_download("tiny") is None
     assert download("tiny").read_bytes() == CONTENT
 
 
@@ -173,7 +173,7 @@ def test_the_command_says_what_comes_and_prints_the_path(
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "minilm-l6"])
 def test_the_models_of_the_tests_are_those_downloads(name: str) -> None:
-    path = downloaded(name, ROOT / ".cache" / "models")
+    path = find_download(name, ROOT / ".cache" / "models")
     assert path is not None
     assert fingerprint_model(load(path), name)["hash"] == MODELS[name].fingerprint
     assert describe("a-copy", MODELS[name].fingerprint) == MODELS[name].description

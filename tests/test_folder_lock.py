@@ -9,10 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import filelock
@@ -21,6 +20,7 @@ import pytest
 from attnscope import folder_lock
 from attnscope.errors import SettingError
 from attnscope.folder_lock import LOCK, OWNER, lock_folder, scratch_folder
+from tests.locking import locked_at_once
 
 HOLD = """
 import sys, time
@@ -164,24 +164,7 @@ def test_of_many_that_start_at_once_without_locks_one_gets_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_lock, "HEARTBEAT_SECONDS", 0.05)  # the others see it, and do not wait until it is stale
-    ready, done, got = threading.Barrier(8), threading.Barrier(8), []
-
-    def start() -> None:
-        with ExitStack() as held:
-            ready.wait()
-            try:
-                held.enter_context(lock_folder(tmp_path, print))
-                got.append(True)
-            except SettingError:
-                pass
-            done.wait()
-
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == [True]
+    assert locked_at_once(lambda: lock_folder(tmp_path, print)) == 1
 
 
 @pytest.mark.usefixtures("short", "without_locks")

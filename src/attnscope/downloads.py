@@ -109,7 +109,7 @@ def models_folder() -> Path:
     return cache / "attnscope" / "models"
 
 
-def downloaded(name: str, folder: Path | None = None) -> Path | None:
+def find_download(name: str, folder: Path | None = None) -> Path | None:
     """The path of a model that was downloaded before, or None."""
     model = model_named(name)
     path = (folder or models_folder()) / model.file_name
@@ -135,7 +135,7 @@ def download(name: str, *, folder: Path | None = None, progress: Progress | None
     """
     model = model_named(name)
     folder = folder or models_folder()
-    if found := downloaded(name, folder):
+    if found := find_download(name, folder):
         return found
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / model.file_name

@@ -61,26 +61,26 @@ class ProgressBar(RichProgress):
 
 
 @contextmanager
-def report_progress(progress: Progress | bool, doing: str) -> Iterator[Progress]:
+def report_progress(progress: Progress | bool, description: str) -> Iterator[Progress]:
     """The function to call: the caller's own, or for True one that shows progress on standard error."""
     if callable(progress):
         yield progress
         return
     with ProgressBar(enabled=progress) as bar:
-        task = bar.add_task(doing, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 @contextmanager
-def show_status(doing: str) -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done on standard error, after `doing`."""
+def show_status(description: str) -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done on standard error, after `description`."""
     console = Console(stderr=True)
     lines = PlainLines(console)
-    with console.status(doing) as status:
+    with console.status(description) as status:
 
         def update(what: str) -> None:
-            status.update(f"{doing} {what}")
-            lines.print(f"{doing} {what}")
+            status.update(f"{description} {what}")
+            lines.print(f"{description} {what}")
 
         yield update
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from attnscope.explorer.service.guard import Guard
+from scripts.fuzzing import server
 from scripts.fuzzing.server import Fuzzer, Target, opened_targets
+from tests.explorer.serving import run_coroutine
 
 MAX_MISSING = 4  # of the routes, which accept few of all values: one trace, or one passage of many
-HANG_SECONDS = 60.0  # the machine may be busy; scripts/fuzzing/server.py allows five
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Target]]:
 
 
 def test_random_requests_are_answered_or_refused(targets: list[Target]) -> None:
-    fuzzer = Fuzzer(targets, seed=1, max_seconds=HANG_SECONDS)
+    fuzzer = Fuzzer(targets, seed=1)
     fuzzer.run(requests=300)
     assert fuzzer.findings == []
     assert fuzzer.num_sent == 300
@@ -32,7 +34,7 @@ def test_random_requests_are_answered_or_refused(targets: list[Target]) -> None:
 
 @pytest.mark.slow
 def test_many_random_requests_are_answered_or_refused(targets: list[Target]) -> None:
-    fuzzer = Fuzzer(targets, seed=2, max_seconds=HANG_SECONDS)
+    fuzzer = Fuzzer(targets, seed=2)
     fuzzer.run(seconds=120)
     assert fuzzer.findings == []
 
@@ -61,7 +63,18 @@ def test_the_fuzzer_finds_what_it_looks_for(targets: list[Target]) -> None:
     broken: Any = Broken()
     broken.routes = targets[0].app._app.routes  # type: ignore[attr-defined]
     target = targets[0]._replace(app=Guard(broken, targets[0].settings))
-    fuzzer = Fuzzer([target], seed=1, max_seconds=HANG_SECONDS)
+    fuzzer = Fuzzer([target], seed=1)
     fuzzer.run(requests=60)
     for words in ("ZeroDivisionError", "500: no", "404 without a message", "not complete"):
         assert any(words in finding for finding in fuzzer.findings), words
+
+
+@pytest.mark.parametrize("limit", ["MAX_CPU_SECONDS", "MAX_WAIT_SECONDS"])
+def test_a_response_that_does_not_end_is_found(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never() -> None:
+        while True:
+            await asyncio.sleep(0)  # takes CPU time
+
+    monkeypatch.setattr(server, limit, 0.05)
+    with pytest.raises(TimeoutError, match="no response after"):
+        run_coroutine(server.finish(never()))

@@ -12,7 +12,7 @@ import torch
 from attnscope.errors import SettingError
 from attnscope.figures import lines
 from attnscope.labs import NAMES, Lab, Measurement, Verdict, run
-from attnscope.labs.catalogue import load_experiment
+from attnscope.labs.catalogue import heading, load_experiment
 from attnscope.labs.lab import SMOLLM2
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.fingerprint import fingerprint_model
@@ -87,7 +87,7 @@ def test_a_run_says_what_it_is_at_and_hands_on_its_seed() -> None:
     steps: list[str] = []
     result = run("worked_examples", seed=5, step=steps.append)
     assert result.seed == 5
-    parts = [part.__name__.replace("_", " ") for part in load_experiment("worked_examples").PARTS]
+    parts = [heading(part.__name__).lower() for part in load_experiment("worked_examples").PARTS]
     told = [f"part {number} of {len(parts)}, {part}" for number, part in enumerate(parts, 1)]
     assert [step for step in steps if step in told] == told
 
@@ -128,7 +128,7 @@ def test_the_trained_model_is_found_from_any_folder(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "models")
     trial.trained_model()
     monkeypatch.setattr("attnscope.labs.lab.CHECKOUT_MODELS", tmp_path / "none")
-    monkeypatch.setattr("attnscope.labs.lab.downloaded", lambda _: None)
+    monkeypatch.setattr("attnscope.labs.lab.find_download", lambda _: None)
     monkeypatch.setattr("attnscope.labs.lab.download", lambda name: tmp_path / f"{name}.gguf")
     trial.trained_model()
     assert sources == [tmp_path / "models" / SMOLLM2, tmp_path / f"{SMOLLM2}.gguf"]

@@ -7,6 +7,7 @@ import re
 from functools import cached_property
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,9 @@ PACKAGES = sorted(
 )
 DIRECTIVE = re.compile(r"^\.\. (?P<kind>currentmodule|auto(?:function|class|data)):: (?P<name>[\w.]+)$", re.MULTILINE)
 LISTED = re.compile(r"^   ~(?P<name>attnscope\.[\w.]+)$", re.MULTILINE)
+
+HOOKS = {"apply", "narrow", "check", "owns"}
+"""Methods that AttnScope calls; their base class or protocol explains the arguments."""
 
 
 def shown_on(pages: Path) -> set[str]:
@@ -58,7 +62,7 @@ def undocumented(package: str, names: list[str]) -> list[str]:
         if not own_docstring(thing):
             found.append(name)
         if inspect.isclass(thing):
-            found += [f"{name}.{method}" for method in methods_of(thing) if not is_suppressed(thing, method)]
+            found += [f"{name}.{method}" for method in methods_of(thing) if not has_docstring(thing, method)]
     return found
 
 
@@ -90,11 +94,31 @@ def methods_of(kind: type) -> list[str]:
     return [name for name, made in vars(kind).items() if not name.startswith("_") and isinstance(made, kinds)]
 
 
-def is_suppressed(kind: type, method: str) -> bool:
+def has_docstring(kind: type, method: str) -> bool:
     """Whether a class says what its method does, or one that it derives from and that is of the same library."""
     library = kind.__module__.partition(".")[0]
     own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] == library]
     return any(getattr(vars(base).get(method), "__doc__", None) for base in own)
+
+
+def without_args(package: str, names: list[str]) -> list[str]:
+    """The functions and methods of a package that take arguments and whose own docstring does not explain them."""
+    found = []
+    for name in names:
+        thing = thing_at(f"{package}.{name}")
+        methods = vars(thing).items() if inspect.isclass(thing) else [("", thing)]
+        for method, made in methods:
+            function: Any = inspect.unwrap(cast(Any, getattr(made, "__func__", made)))
+            is_hook = method in HOOKS or method.startswith(("_", "on_"))
+            if inspect.isfunction(function) and not is_hook and explains_too_little(function):
+                found.append(f"{name}.{method}".rstrip("."))
+    return found
+
+
+def explains_too_little(function: FunctionType) -> bool:
+    """Whether a function has a docstring without "Args:", although it takes arguments."""
+    taken = inspect.signature(function).parameters.keys() - {"self", "cls", "progress", "_", "__"}
+    return bool(taken) and bool(function.__doc__) and "Args:" not in (function.__doc__ or "")
 
 
 def constant_has_docstring(module: ModuleType, name: str) -> bool:

@@ -387,7 +387,7 @@ def count_modules(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_limits_hold_for_the_thread_that_builds_and_no_other() -> None:
     limits = BuildLimits(repeats=9, modules=2, elements=100, source="config.json")
     built: list[nn.Module] = []
-    with limits.enforced():
+    with limits.enforce():
         thread = threading.Thread(target=lambda: built.append(nn.Sequential(*(nn.Linear(99, 99) for _ in range(9)))))
         thread.start()
         thread.join()
@@ -395,7 +395,7 @@ def test_limits_hold_for_the_thread_that_builds_and_no_other() -> None:
         with pytest.raises(CheckpointError, match="more than 100 numbers, far more than its files hold"):
             nn.Linear(11, 10)
     assert len(built) == 1
-    with limits.enforced(), pytest.raises(CheckpointError, match="more than 2 modules"):
+    with limits.enforce(), pytest.raises(CheckpointError, match="more than 2 modules"):
         nn.Sequential(nn.ReLU(), nn.ReLU(), nn.ReLU())
     nn.Linear(99, 99)
 

@@ -91,7 +91,7 @@ def of_a_summary() -> Trace:
     layer = layer_of()
     trace = Trace("summed")
     trace.layers = {
-        "one": StatisticsLayer.restored("one", True, layer.shape, layer.heads, layer.matrix().summary(3, 4))
+        "one": StatisticsLayer.from_summary("one", True, layer.shape, layer.heads, layer.matrix().summary(3, 4))
     }
     return trace
 

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -18,6 +17,7 @@ from attnscope.errors import SettingError
 from attnscope.stores import lock
 from attnscope.stores.lock import lock_any_folder
 from attnscope.stores.paths import StorePath, to_path
+from tests.locking import locked_at_once
 
 FIRST, SECOND = ".lock.00000001.json", ".lock.00000002.json"
 
@@ -84,24 +84,7 @@ def test_a_lock_that_nobody_writes_again_is_taken_over_after_a_while(
 
 
 def test_of_many_that_start_at_once_one_gets_the_folder(folder: StorePath) -> None:
-    ready, done, got = threading.Barrier(8), threading.Barrier(8), list[bool]()
-
-    def start() -> None:
-        with ExitStack() as held:
-            ready.wait()
-            try:
-                held.enter_context(lock_any_folder(folder))
-                got.append(True)
-            except SettingError:
-                pass
-            done.wait()
-
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == [True]
+    assert locked_at_once(lambda: lock_any_folder(folder)) == 1
     assert names(folder) == []
 
 

@@ -107,6 +107,9 @@ class HeadAtlas:
         Returns:
             Two encoded rows of floats: mean and maximum over the positions of each bin. Until they are known, they are
             NaN and flagged as partial.
+
+        Raises:
+            SettingError: There is no such kind.
         """
         if kind not in ("received", "entropy"):
             raise SettingError(f'marginal: expected the kind "received" or "entropy", got {kind!r}')

@@ -52,6 +52,12 @@ class ZoomPlan:
     def stride(self, z: int) -> int:
         """Return how many positions a bin of this level covers along each axis.
 
+        Args:
+            z: The zoom level.
+
+        Returns:
+            A power of two.
+
         Raises:
             IndexError: There is no such level.
         """
@@ -60,12 +66,30 @@ class ZoomPlan:
         return 1 << (self.deepest - z)
 
     def count_tiles(self, z: int) -> tuple[int, int]:
-        """Return the number of tiles of a level, down and across."""
+        """Return the number of tiles of a level, down and across.
+
+        Args:
+            z: The zoom level.
+
+        Returns:
+            Both numbers.
+
+        Raises:
+            IndexError: There is no such level.
+        """
         covered = TILE_SIZE * self.stride(z)
         return -(-self.queries // covered), -(-self.keys // covered)
 
     def edges(self, z: int, y: int, x: int) -> tuple[list[int], list[int]]:
         """Return the edges of a tile's bins, of rows and of columns; the last bin may be narrower.
+
+        Args:
+            z: The zoom level.
+            y: The number of the tile, downwards.
+            x: The number of the tile, across.
+
+        Returns:
+            One more edge than bins along each axis.
 
         Raises:
             IndexError: There is no such tile.

@@ -73,18 +73,45 @@ class Mask(ABC):
 
     @abstractmethod
     def to_regions(self, sizes: Sizes) -> RegionMask | None:
-        """Return the mask as regions; None if it does not have that structure or needs too many regions."""
+        """Return the mask as regions; None if it does not have that structure or needs too many regions.
+
+        Args:
+            sizes: The shape of the attention matrix.
+
+        Returns:
+            The regions, or None.
+        """
 
     def check(self, sizes: Sizes) -> None:
-        """Raise ShapeError if the mask does not fit an attention matrix of this shape."""
+        """Raise ShapeError if the mask does not fit an attention matrix of this shape.
+
+        Args:
+            sizes: The shape of the attention matrix.
+        """
         return  # most masks have none
 
     def narrow(self, batch: slice, heads: slice | list[int]) -> Mask:
-        """Return the mask of these batch rows and heads."""
+        """Return the mask of these batch rows and heads.
+
+        Args:
+            batch: A range of batch rows.
+            heads: A range of heads, or their indices.
+
+        Returns:
+            The mask of the smaller attention matrix.
+        """
         return self
 
     def to_dense(self, sizes: Sizes, device: torch.device | None = None) -> Tensor:
-        """Return the mask as booleans (batch or 1, heads or 1, queries, keys), in O(n^2) memory."""
+        """Return the mask as booleans (batch or 1, heads or 1, queries, keys), in O(n^2) memory.
+
+        Args:
+            sizes: The shape of the attention matrix.
+            device: Where the result is; the CPU if None.
+
+        Returns:
+            True where a query attends to a key.
+        """
         self.check(sizes)
         rows = torch.arange(sizes.queries, device=device)[:, None]
         allowed = self.allows(rows, torch.arange(sizes.keys, device=device)[None, :], sizes)

@@ -246,7 +246,16 @@ class Bias(ScoreStep):
 
     @staticmethod
     def by_distance(values: Tensor, *, first: int, offset: int | None = None) -> DistanceBias:
-        """Return a bias (heads, distances) by distance, key minus query position; column 0 is distance `first`."""
+        """Return a bias (heads, distances) by distance, key minus query position; column 0 is distance `first`.
+
+        Args:
+            values: The bias of each distance, (heads, distances).
+            first: The distance of column 0.
+            offset: The position of the first query among the keys; by default, the last query has the last key.
+
+        Returns:
+            The bias, which takes O(n) memory.
+        """
         return DistanceBias(values, first, offset)
 
     def apply(self, scores: Tensor, cells: Cells) -> Tensor:

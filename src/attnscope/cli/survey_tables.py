@@ -75,13 +75,13 @@ def show(options: Options) -> None:
         show_json(survey, head, options)
         return
     console = console_for(options)
-    say(console, describe_survey(survey))
+    print_text(console, describe_survey(survey))
     if head is None:
-        say(console, f"{len(survey.heads)} heads: {count_labels(survey.heads)}\n")
+        print_text(console, f"{len(survey.heads)} heads: {count_labels(survey.heads)}\n")
         show_ranking(survey, options.by, options.top or DEFAULT_TOP, console)
     else:
         show_head(survey, head, options.by, console)
-    say(console, f"\n{SPLIT}\n{PASSAGES}")
+    print_text(console, f"\n{SPLIT}\n{PASSAGES}")
 
 
 @command(
@@ -107,10 +107,10 @@ def diff(options: Options) -> None:
     if options.csv is not None:
         write(options.csv, lambda file: found.to_csv(file, options.by))
     console = console_for(options)
-    say(console, f"before: {describe_survey(before)}\nafter:  {describe_survey(after)}")
+    print_text(console, f"before: {describe_survey(before)}\nafter:  {describe_survey(after)}")
     if found.warning is not None:
-        say(console, f"warning: {found.warning}")
-    say(console, "\n".join(summarize(found)))
+        print_text(console, f"warning: {found.warning}")
+    print_text(console, "\n".join(summarize(found)))
     if rows:
         names = ("head", "labels", "statistic", "before", "after", "change", "from", "to", "effect_size")
         lines = [
@@ -122,10 +122,12 @@ def diff(options: Options) -> None:
             )
             for row in rows[: options.top or DEFAULT_TOP]
         ]
-        say(console, "")
+        print_text(console, "")
         print_table(console, names, lines)
     if found.inconclusive is None:
-        say(console, f"\nthe simultaneous confidence of all intervals (from, to) is 95 %; {PASSAGES}\n{EFFECT_SIZE}")
+        print_text(
+            console, f"\nthe simultaneous confidence of all intervals (from, to) is 95 %; {PASSAGES}\n{EFFECT_SIZE}"
+        )
 
 
 def check(options: Options, name: str) -> None:
@@ -145,7 +147,7 @@ def console_for(options: Options) -> Console:
     return console
 
 
-def say(console: Console, text: str) -> None:
+def print_text(console: Console, text: str) -> None:
     """Print text without markup."""
     console.print(text, markup=False, soft_wrap=not console.is_terminal)
 
@@ -255,7 +257,7 @@ def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Co
     """Print all statistics of one head, and its example passages for one of them."""
     table = survey.heads
     row = list(zip(table.layers, table.heads, strict=True)).index(head)
-    say(console, f"head {table.head_name(*head)}: {'+'.join((table.labels or ())[row])}\n")
+    print_text(console, f"head {table.head_name(*head)}: {'+'.join((table.labels or ())[row])}\n")
     known = [name for name in survey.statistics if not table[name][row].isnan()]
     narrow = console.is_terminal and console.width < WIDE_TERMINAL
     quantiles = ("p05", "p50", "p95") if narrow else ("p05", "p25", "p50", "p75", "p95", "max")
@@ -267,7 +269,7 @@ def show_head(survey: Survey, head: tuple[str, int], by: str | None, console: Co
         ("decile", f"a passage from each decile of a sample, from the lowest mean of {statistic} to the highest"),
     ):
         if some := [example for example in examples if example.kind == kind]:
-            say(console, f"\n{heading}")
+            print_text(console, f"\n{heading}")
             print_passages(some, console)
 
 

@@ -14,7 +14,7 @@ import click
 
 from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.json_output import print_json
-from attnscope.cli.survey_tables import BAR_CHARACTERS, PIPE_WIDTH, clean, make_table, plural, print_table, say
+from attnscope.cli.survey_tables import BAR_CHARACTERS, PIPE_WIDTH, clean, make_table, plural, print_table, print_text
 from attnscope.errors import SettingError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def follow(runs: Sequence[RunReader], top: int, console: Console, wait: Callable
 
 def print_part(console: Console, part: Part) -> None:
     """Print a part on a terminal or in a pipe."""
-    say(console, part.text)
+    print_text(console, part.text)
     if part.rows:
         print_table(console, part.names, part.rows)
 

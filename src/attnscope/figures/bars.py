@@ -57,6 +57,9 @@ def query_bars(
     Returns:
         A matplotlib figure.
 
+    Raises:
+        ValueError: `top` is not between 1 and the number of keys.
+
     >>> import torch
     >>> figure = query_bars(AttentionMatrix(torch.eye(3), torch.eye(3), scale=9.0), 1, ["The", " cat", " sat"])
     >>> [round(float(bar.get_width()), 3) for bar in figure.axes[0].patches]

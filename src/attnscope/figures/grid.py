@@ -44,6 +44,10 @@ def head_grid(
     Returns:
         A matplotlib figure. Masked cells are hatched.
 
+    Raises:
+        ShapeError: There is not one label per head.
+        ValueError: `columns` is below 1.
+
     >>> import torch
     >>> head_grid(AttentionMatrix(torch.randn(4, 9, 8), torch.randn(2, 9, 8)), columns=2)
     <Figure size 760x710 with 5 Axes>

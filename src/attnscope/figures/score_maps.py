@@ -48,6 +48,9 @@ def score_maps(
     Returns:
         A matplotlib figure.
 
+    Raises:
+        ShapeError: The numbers of titles or labels do not fit the values.
+
     >>> figure = score_maps(np.eye(2)[None], titles=["18.6"], rows=["0", "1"], columns=["512", "1,024"],
     ...     ylabel="depth", xlabel="tokens", colour_label="score")
     >>> figure.axes[0].get_title()

@@ -253,16 +253,16 @@ class _Intervention:
 
     def end_pass(self, *_: object) -> None:
         """Raise if a selected layer ran in this pass without being intercepted."""
-        if self.is_active() and (missed := self.coverage.missed(self._calls)):
-            raise self._unreached(next(iter(missed)))
+        if self.is_active() and (missed := self.coverage.missed_layers(self._calls)):
+            raise self._unreached_error(next(iter(missed)))
 
     def finish(self) -> None:
         """Raise if a selected layer was never reached inside the block."""
-        for layer in [*self.coverage.missed(self._calls), *self._heads]:
+        for layer in [*self.coverage.missed_layers(self._calls), *self._heads]:
             if layer not in self._calls and layer not in self._reached:
-                raise self._unreached(layer)
+                raise self._unreached_error(layer)
 
-    def _unreached(self, layer: Wanted) -> UnsupportedError:
+    def _unreached_error(self, layer: Wanted) -> UnsupportedError:
         return UnsupportedError(
             f"{self._caller}: the attention of layer {layer!r} was not intercepted, so its heads are unchanged. "
             "Run the model inside the with block and in the same thread. If the layer has its own attention code, load "

@@ -37,11 +37,26 @@ class Label:
     meaning: str
 
     def applies(self, score: float, standard_error: float = 0.0) -> bool:
-        """Whether a score reaches the threshold, and five standard errors."""
+        """Whether a score reaches the threshold, and five standard errors.
+
+        Args:
+            score: The score of a head.
+            standard_error: Its standard error.
+
+        Returns:
+            Whether the head has the label.
+        """
         return score >= self.threshold and score >= MIN_STANDARD_ERRORS * standard_error
 
     def find_score(self, table: HeadTable) -> str | None:
-        """Return the name of the score in a table that decides this label, or None."""
+        """Return the name of the score in a table that decides this label, or None.
+
+        Args:
+            table: A table of heads.
+
+        Returns:
+            The name of the score.
+        """
         return next((score for score in self.scores if score in table.columns), None)
 
 

@@ -59,15 +59,35 @@ class HeadsOverTraining:
     validation_loss: dict[int, float] = field(default_factory=dict, repr=False)
 
     def scores(self, name: str) -> Tensor:
-        """Return a score of all heads at all steps, (steps, heads); NaN where a step does not have it."""
+        """Return a score of all heads at all steps, (steps, heads); NaN where a step does not have it.
+
+        Args:
+            name: The name of a score.
+
+        Returns:
+            The scores, (steps, heads).
+        """
         return torch.stack([table[name] for table in self.tables])
 
     def score_name(self, label: str) -> str | None:
-        """Return the name of the score that decides a label, or None if the tables do not have it."""
+        """Return the name of the score that decides a label, or None if the tables do not have it.
+
+        Args:
+            label: The name of a label.
+
+        Returns:
+            The name of the score.
+        """
         return get_label(label).find_score(self.tables[-1])
 
     def max_scores(self, label: str) -> Tensor:
         """Return the highest score for a label at each step, (steps,); NaN where no head has one.
+
+        Args:
+            label: The name of a label.
+
+        Returns:
+            The highest scores, (steps,).
 
         Raises:
             SettingError: The tables have no score that decides the label.
@@ -104,6 +124,15 @@ class HeadsOverTraining:
         """Draw the losses, and below them the scores of all heads for the labels that appear.
 
         If no label has appeared, the scores of the first labels in LABELS are drawn.
+
+        Args:
+            title: The title, if any.
+
+        Returns:
+            A matplotlib figure.
+
+        Raises:
+            SettingError: The tables have no score that decides a label.
         """
         steps = {found.label: found.step for found in self.appearances()[:MAX_KINDS]}
         known = [

@@ -103,6 +103,9 @@ def relation_table(relations: Mapping[str, Relation]) -> HeadTable:
 
     Returns:
         A table with two columns per relation: the preference `NAME`, and its standard error `NAME_error`.
+
+    Raises:
+        SettingError: There is no relation.
     """
     if not relations:
         raise SettingError("relation_table: expected the result of score_relations, got no relation")

@@ -104,6 +104,9 @@ class Retrieval:
 
         Args:
             length: A length of the documents; the longest if None.
+
+        Raises:
+            SettingError: No document has this length.
         """
         chosen = self.lengths == (self.lengths.max() if length is None else length)
         if not chosen.any():
@@ -114,13 +117,29 @@ class Retrieval:
         return assign_labels(HeadTable(self.layers, self.heads, columns))
 
     def by_depth(self, score: str = "retrieval", *, bins: int = 10, length: int | None = None) -> Binned:
-        """Return a score in bins of depth, at a length or at the longest."""
+        """Return a score in bins of depth, at a length or at the longest.
+
+        Args:
+            score: The name of a score.
+            bins: The number of bins.
+            length: A length of the documents; the longest if None.
+
+        Returns:
+            The edges of the bins; means and standard errors, (bins, heads).
+        """
         edges = [at / bins for at in range(bins + 1)]
         chosen = self.lengths == (self.lengths.max() if length is None else length)
         return self._bin(score, self.depths, edges, chosen)
 
     def by_distance(self, score: str = "retrieval") -> Binned:
-        """Return a score of all lengths in bins of distance, which double from 256 tokens on."""
+        """Return a score of all lengths in bins of distance, which double from 256 tokens on.
+
+        Args:
+            score: The name of a score.
+
+        Returns:
+            The edges of the bins; means and standard errors, (bins, heads).
+        """
         edges, last = [0.0, 256.0], int(self.distances.max())
         while edges[-1] <= last:
             edges.append(2 * edges[-1])
@@ -138,11 +157,28 @@ class Retrieval:
         return Binned(edges, torch.stack(means), torch.stack(errors), counts)
 
     def column(self, layer: str, head: int) -> int:
-        """Return the index of a head among all heads."""
+        """Return the index of a head among all heads.
+
+        Args:
+            layer: The name of a layer.
+            head: The index of a head in it.
+
+        Returns:
+            The index.
+        """
         return list(zip(self.layers, self.heads, strict=True)).index((layer, head))
 
     def figure(self, *, top: int = 10, bins: int = 10, score: str = "retrieval") -> Any:
-        """Draw a score of the best heads by sequence length and depth, as a matplotlib figure."""
+        """Draw a score of the best heads by sequence length and depth, as a matplotlib figure.
+
+        Args:
+            top: How many heads are drawn.
+            bins: The number of bins of depth.
+            score: The name of a score.
+
+        Returns:
+            A matplotlib figure.
+        """
         best = self.table().top(score, top)
         columns = [self.column(layer, head) for layer, head in zip(best.layers, best.heads, strict=True)]
         lengths = self.lengths.unique().tolist()
@@ -162,6 +198,9 @@ class Retrieval:
 
         DuoAttention and kvpress read this as `full_attention_heads.tsv`. Heads with a high score keep the whole KV
         cache, the others only the first and the last tokens.
+
+        Raises:
+            UnsupportedError: The layers do not have the same number of key-value heads.
         """
         table = self.table()
         rows = []

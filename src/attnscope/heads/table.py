@@ -58,6 +58,12 @@ class HeadTable:
     def from_csv(file: str | Path | TextIO) -> HeadTable:
         r"""Read a table that `to_csv` wrote, with numbers as float64.
 
+        Args:
+            file: A path, or an open text file.
+
+        Returns:
+            The table.
+
         Raises:
             CheckpointError: The file is not such a table; the message has its name and line.
 
@@ -88,7 +94,15 @@ class HeadTable:
         return found
 
     def head_name(self, layer: str, head: int) -> str:
-        """Return the printed name of a head, such as 18.6: its layer and its index."""
+        """Return the printed name of a head, such as 18.6: its layer and its index.
+
+        Args:
+            layer: The name of a layer.
+            head: The index of a head.
+
+        Returns:
+            The short name.
+        """
         return f"{self.short_names[layer]}.{head}"
 
     @property
@@ -98,6 +112,13 @@ class HeadTable:
 
     def head_scores(self, layer: str, head: int) -> dict[str, float]:
         """Return all scores of one head by name.
+
+        Args:
+            layer: The name of a layer.
+            head: The index of a head.
+
+        Returns:
+            Its scores by name.
 
         Raises:
             SettingError: The head is not in this table.
@@ -125,6 +146,12 @@ class HeadTable:
     def with_label(self, label: str) -> HeadTable:
         """Return the heads that have a label.
 
+        Args:
+            label: The name of a label.
+
+        Returns:
+            The rows of these heads.
+
         Raises:
             SettingError: The table has no labels.
         """
@@ -133,7 +160,14 @@ class HeadTable:
         return self.rows([at for at, some in enumerate(self.labels) if label in some])
 
     def rows(self, indices: Sequence[int]) -> HeadTable:
-        """Return some rows, in this order."""
+        """Return some rows, in this order.
+
+        Args:
+            indices: Which rows.
+
+        Returns:
+            The table of these rows.
+        """
         return HeadTable(
             tuple(self.layers[row] for row in indices),
             tuple(self.heads[row] for row in indices),
@@ -143,12 +177,25 @@ class HeadTable:
         )
 
     def with_first_columns(self, *scores: str) -> HeadTable:
-        """Return the same table with some scores before all others."""
+        """Return the same table with some scores before all others.
+
+        Args:
+            *scores: The names of scores.
+
+        Returns:
+            The table with other columns first.
+        """
         first = {score: self[score] for score in scores}
         return replace(self, columns={**first, **self.columns})
 
     def join(self, other: HeadTable) -> HeadTable:
         """Return the same heads with the columns of another table added.
+
+        Args:
+            other: A table that has at least these heads.
+
+        Returns:
+            The wider table.
 
         Raises:
             SettingError: A head of this table is not in the other one.
@@ -166,7 +213,11 @@ class HeadTable:
         return replace(self, columns={**self.columns, **more})
 
     def to_csv(self, file: str | Path | TextIO) -> None:
-        """Write all rows as CSV, with a header row."""
+        """Write all rows as CSV, with a header row.
+
+        Args:
+            file: A path, or an open text file.
+        """
         if isinstance(file, str | Path):
             with Path(file).open("w", newline="", encoding="utf-8") as opened:
                 self.to_csv(opened)
@@ -177,7 +228,11 @@ class HeadTable:
         writer.writerows(zip(*columns.values(), strict=True))
 
     def to_parquet(self, file: str | Path) -> None:
-        """Write all rows as a Parquet file."""
+        """Write all rows as a Parquet file.
+
+        Args:
+            file: A path.
+        """
         arrow = import_extra("pyarrow")
         import_extra("pyarrow.parquet").write_table(arrow.table(self.to_dict()), str(file))
 
@@ -204,7 +259,14 @@ class HeadTable:
         return self.rows(range(min(MAX_REPR_ROWS, len(self)))).to_text() + more
 
     def to_text(self, width: int = 200) -> str:
-        """Return the printed table as plain text with at most `width` characters per line."""
+        """Return the printed table as plain text with at most `width` characters per line.
+
+        Args:
+            width: The number of characters.
+
+        Returns:
+            The lines of the table.
+        """
         console = Console(width=width, color_system=None, force_terminal=False)
         with console.capture() as captured:
             console.print(self)

@@ -91,7 +91,7 @@ class ImageAttention:
         self.image, self.photo, self.crop = image, photo, crop
         self.layers = [name for name in layers if self._find(name) is not None]
         if not self.layers:
-            raise SettingError(f"on_image: no layer has patches of image {image}; the layers are {_listed(layers)}")
+            raise SettingError(f"on_image: no layer has patches of image {image}; the layers are {_list_names(layers)}")
 
     def layer(self, name: str | int) -> ImageLayer:
         """One layer.
@@ -116,6 +116,12 @@ class ImageAttention:
     def row(self, layer: str) -> int:
         """The row of the batch of a layer that has this image.
 
+        Args:
+            layer: The name of a layer.
+
+        Returns:
+            The index of the batch row.
+
         Raises:
             SettingError: None of its positions are patches of this image.
         """
@@ -126,6 +132,12 @@ class ImageAttention:
 
     def stack(self, layer: str) -> list[str]:
         """The layers of the same stack up to this one, such as those of an encoder.
+
+        Args:
+            layer: The name of a layer.
+
+        Returns:
+            Names of layers, in order.
 
         Raises:
             SettingError: Some of them have other positions, as in an encoder whose layers attend inside of windows.
@@ -176,7 +188,14 @@ class ImageAttention:
         return replace(shown, elsewhere={})
 
     def received(self, layer: str | int) -> PatchMap:
-        """The weight that each patch receives, as a mean over all queries."""
+        """The weight that each patch receives, as a mean over all queries.
+
+        Args:
+            layer: The name or the index of a layer.
+
+        Returns:
+            A map with one value per head and patch.
+        """
         found = self.layer(layer)
         weights = found.matrix.received() / found.matrix.shape[-2]
         return self._map(found, found.keys, weights, "all queries attend to")
@@ -187,6 +206,12 @@ class ImageAttention:
         Args:
             query: As in `attends_to`, a single position.
             layers: Layers of one stack, in order; by default the last layer and all those of its length before it.
+
+        Returns:
+            A map with one value per patch.
+
+        Raises:
+            SettingError: The query has several positions.
         """
         stack = [self.layer(name) for name in (self.stack(self.layers[-1]) if layers is None else layers)]
         last = stack[-1]
@@ -336,6 +361,6 @@ def _stem(name: str) -> str:
     return "".join("*" if part.isdigit() else f".{part}" for part in name.partition("#")[0].split("."))
 
 
-def _listed(names: Mapping[str, object]) -> str:
+def _list_names(names: Mapping[str, object]) -> str:
     shown = list(names)
     return ", ".join(shown if len(shown) <= 6 else [*shown[:3], "...", *shown[-2:]])

@@ -31,6 +31,12 @@ class Box(NamedTuple):
     def inside(self, outer: Box) -> Box:
         """The same part of another part.
 
+        Args:
+            outer: The part that this one is a part of.
+
+        Returns:
+            The part of the whole.
+
         >>> Box(0.5, 0.0, 1.0, 1.0).inside(Box(0.0, 0.0, 0.5, 0.5))
         Box(left=0.25, top=0.0, right=0.5, bottom=0.5)
         """
@@ -93,15 +99,37 @@ class Layout:
     can_grow: bool = False
 
     def fits(self, length: int) -> bool:
-        """Whether a sequence of this length can be this one."""
+        """Whether a sequence of this length can be this one.
+
+        Args:
+            length: The number of positions of a sequence.
+
+        Returns:
+            True for the length of the layout; for longer ones, too, if it can grow.
+        """
         return length == self.length or (self.can_grow and length > self.length)
 
     def grid_of(self, image: int) -> PatchGrid | None:
-        """The patches of an image, or None if it is in another sequence."""
+        """The patches of an image, or None if it is in another sequence.
+
+        Args:
+            image: The index of an image.
+
+        Returns:
+            Its patches, or None.
+        """
         return next((grid for grid in self.grids if grid.image == image), None)
 
     def part(self, start: int, stop: int) -> Layout:
-        """The positions from start to stop as a sequence of their own; other patches are absent."""
+        """The positions from start to stop as a sequence of their own; other patches are absent.
+
+        Args:
+            start: The first position.
+            stop: The position after the last one.
+
+        Returns:
+            The shorter layout.
+        """
         inside = range(start, stop)
         grids = []
         for grid in self.grids:

@@ -59,6 +59,12 @@ class PatchMap:
     def hide(self, patches: Sequence[Patch]) -> PatchMap:
         """The map without some patches, such as those that `ImageAttention.sinks` names; their values are NaN.
 
+        Args:
+            patches: The rows and columns of patches.
+
+        Returns:
+            A copy of the map.
+
         >>> PatchMap(torch.ones(1, 1, 2, 2), (0,)).hide([(0, 1)]).values[0, 0]
         tensor([[1., nan],
                 [1., 1.]])
@@ -72,6 +78,13 @@ class PatchMap:
         """The values at each pixel of a photo, (heads, frames, height, width); NaN outside of the box.
 
         A pixel has the value of the patch that its centre is in.
+
+        Args:
+            height: The height of the photo in pixels.
+            width: Its width.
+
+        Returns:
+            The values as float32.
 
         >>> PatchMap(torch.tensor([[[[1.0, 2.0]]]]), (0,)).to_pixels(1, 4)[0, 0]
         array([[1., 1., 2., 2.]], dtype=float32)

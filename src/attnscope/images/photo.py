@@ -120,11 +120,11 @@ def find_crop(size: tuple[int, int], pixels: tuple[int, int] | None, processor: 
         )
     if not getattr(processor, "do_center_crop", False):
         return Box()
-    height, width = _resized(size, processor)
+    height, width = _resized_shape(size, processor)
     return _centre(height, width, pixels)
 
 
-def _resized(size: tuple[int, int], processor: Any) -> tuple[int, int]:
+def _resized_shape(size: tuple[int, int], processor: Any) -> tuple[int, int]:
     """Height and width of a photo after the resizing of an image processor, before its crop."""
     height, width = size
     if not getattr(processor, "do_resize", False):

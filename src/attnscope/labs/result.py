@@ -97,7 +97,14 @@ class Result:
         return [decision for decision in self.decisions if decision.verdict is Verdict.INCONCLUSIVE]
 
     def findings_from(self, first: int) -> Result:
-        """Return a copy with the findings from this index on."""
+        """Return a copy with the findings from this index on.
+
+        Args:
+            first: The index.
+
+        Returns:
+            The copy.
+        """
         return replace(self, findings=self.findings[first:])
 
     def to_json(self) -> dict[str, Any]:
@@ -118,7 +125,11 @@ class Result:
         }
 
     def write(self, folder: Path) -> None:
-        """Write `result.json`, and each figure as PNG and SVG, to a folder."""
+        """Write `result.json`, and each figure as PNG and SVG, to a folder.
+
+        Args:
+            folder: The folder.
+        """
         from attnscope.figures.drawing import to_svg
 
         folder.mkdir(parents=True, exist_ok=True)

@@ -184,12 +184,12 @@ def _block_shape(source: Weights, rows: int, columns: int, align: tuple[int, int
     """Rows and columns of a block: four times as many columns as rows, within the memory limit."""
     most = min(block_sizes(source.device).pass_cells, max_bytes // (8 * source.dtype.itemsize))
     cells = max(1, most // (source.sizes.batch * source.sizes.heads))
-    high = min(_aligned(math.isqrt(cells // 4) + ALIGNMENT // 2, align[0]), rows)
-    wide = min(_aligned(cells // high, align[1]), columns)
-    return min(max(high, _aligned(cells // wide, align[0])), rows), wide
+    high = min(_round_down(math.isqrt(cells // 4) + ALIGNMENT // 2, align[0]), rows)
+    wide = min(_round_down(cells // high, align[1]), columns)
+    return min(max(high, _round_down(cells // wide, align[0])), rows), wide
 
 
-def _aligned(size: int, align: int) -> int:
+def _round_down(size: int, align: int) -> int:
     """The largest multiple of `align`, or else of ALIGNMENT, that is not above `size`."""
     for unit in (align, ALIGNMENT):
         if size >= unit > 1:

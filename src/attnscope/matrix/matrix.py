@@ -162,6 +162,17 @@ class AttentionMatrix(MatrixView):
 
         In another dtype, query and key are rounded and lse is computed again.
 
+        Args:
+            *args: A device, a dtype, or both.
+            device: The device.
+            dtype: The dtype.
+
+        Returns:
+            The same matrix there.
+
+        Raises:
+            TypeError: The dtype is not a floating dtype.
+
         >>> AttentionMatrix(torch.eye(4), torch.eye(4)).to("cpu", torch.float64).dtype
         torch.float64
         """
@@ -181,11 +192,25 @@ class AttentionMatrix(MatrixView):
         return self.to("cpu")
 
     def batch(self, index: int) -> AttentionMatrix:
-        """Select one batch row; the result has no batch axis."""
+        """Select one batch row; the result has no batch axis.
+
+        Args:
+            index: The index of a batch row.
+
+        Returns:
+            Its attention weights.
+        """
         return self._narrow("batch", index)
 
     def head(self, index: int) -> AttentionMatrix:
-        """Select one head; the result has no head axis."""
+        """Select one head; the result has no head axis.
+
+        Args:
+            index: The index of a head.
+
+        Returns:
+            Its attention weights.
+        """
         return self._narrow("head", index)
 
     def _select(self, at: int, index: int) -> AttentionMatrix:
@@ -246,8 +271,15 @@ class AttentionMatrix(MatrixView):
     def at(self, rows: Index, columns: Index) -> Tensor:
         """The weights of single cells (rows[p], columns[p]).
 
+        Args:
+            rows: The queries, as an index of one axis.
+            columns: The keys, as many as queries.
+
         Returns:
             (..., pairs).
+
+        Raises:
+            ShapeError: There are not as many rows as columns.
         """
         device, (queries, keys) = self._source.device, self.shape[-2:]
         first = resolve_index(rows, queries, device, "rows").positions
@@ -264,13 +296,23 @@ class AttentionMatrix(MatrixView):
         return self._reshape(torch.cat(found, -1))
 
     def diagonal(self, offset: int = 0) -> Tensor:
-        """The weights A[i, i + offset], as `torch.diagonal`; an offset of -1 is the previous token."""
+        """The weights A[i, i + offset], as `torch.diagonal`; an offset of -1 is the previous token.
+
+        Args:
+            offset: Key position minus query position.
+
+        Returns:
+            (..., diagonal length).
+        """
         queries, keys = self.shape[-2:]
         rows = torch.arange(max(0, -offset), max(min(queries, keys - offset), max(0, -offset)))
         return self.at(rows, rows + offset)
 
     def band(self, width: int) -> Tensor:
         """The weights on the last `width` keys up to the position of each query.
+
+        Args:
+            width: The number of keys per query.
 
         Returns:
             (..., queries, width), with 0 where there is no key.
@@ -317,6 +359,9 @@ class AttentionMatrix(MatrixView):
 
         Returns:
             (..., queries), 0 for rows without keys.
+
+        Raises:
+            ValueError: The order is not positive, or is 1.
         """
         if order <= 0 or order == 1:
             raise ValueError(
@@ -364,7 +409,14 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def topk(self, count: int) -> TopKeys:
-        """The keys with the largest weights of each row."""
+        """The keys with the largest weights of each row.
+
+        Args:
+            count: The number of keys per query.
+
+        Returns:
+            Weights and key positions, each (..., queries, count), the largest weight first.
+        """
         weights, keys = statistics.topk(self._source, count, self._schedule)
         return TopKeys(self._reshape(weights), self._reshape(keys))
 
@@ -430,7 +482,15 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def visible_cells(self, rows: int, columns: int) -> Tensor:
-        """The number of cells that the mask allows in each bin of `pool(rows, columns)`, (..., rows, columns)."""
+        """The number of cells that the mask allows in each bin of `pool(rows, columns)`, (..., rows, columns).
+
+        Args:
+            rows: The number of row bins.
+            columns: The number of column bins.
+
+        Returns:
+            Integers (..., rows, columns).
+        """
         return self._reshape(count_visible(self._source, *self._edges(rows, columns), self._schedule))
 
     @no_grad_no_autocast
@@ -463,7 +523,16 @@ class AttentionMatrix(MatrixView):
 
     @no_grad_no_autocast
     def sample(self, rows: int, columns: int, *, rows_per_bin: int = 4) -> Sample:
-        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error."""
+        """Estimate `pool(rows, columns)` from some rows of each bin, with its standard error.
+
+        Args:
+            rows: The number of row bins.
+            columns: The number of column bins.
+            rows_per_bin: How many rows of each bin are read.
+
+        Returns:
+            The estimate and its standard error, each (..., rows, columns).
+        """
         found = sample(self._source, *self._edges(rows, columns), rows_per_bin, self._schedule)
         return Sample(*(self._reshape(part) for part in found))
 
@@ -549,12 +618,12 @@ class AttentionMatrix(MatrixView):
             statistics.ensure_lse(self._source, self._schedule)
 
     def _matmul(self, values: Tensor) -> Tensor:
-        return statistics.matmul(self._source, self._shared(values), self._schedule)
+        return statistics.matmul(self._source, self._without_head_copies(values), self._schedule)
 
     def _transposed_matmul(self, values: Tensor) -> Tensor:
         return statistics.transposed_matmul(self._source, values, self._schedule)
 
-    def _shared(self, values: Tensor) -> Tensor:
+    def _without_head_copies(self, values: Tensor) -> Tensor:
         """Values without the copies per head, if all heads have the same."""
         if isinstance(self._source, DenseWeights) or values.stride(1) or values.shape[1] == 1:
             return values

@@ -67,12 +67,12 @@ def read_log(path: Path, *, advice: str) -> Iterator[tuple[int, dict[str, Any]]]
         if line.fields is not None:
             yield line.number, line.fields
         elif line.is_ended:
-            raise damaged_line(path, line.number, advice)
+            raise damaged_line_error(path, line.number, advice)
         else:
             warnings.warn(f"{path}: left out line {line.number}, which is not complete", stacklevel=2)
 
 
-def damaged_line(path: Path, number: int, advice: str) -> CheckpointError:
+def damaged_line_error(path: Path, number: int, advice: str) -> CheckpointError:
     """The error for a damaged line."""
     return CheckpointError(f"{path}, line {number}: damaged, its checksum does not match its content; {advice}")
 

@@ -108,7 +108,17 @@ class Decoder(nn.Module):
         position_ids: Tensor | None = None,
         cache: KVCache | None = None,
     ) -> Tensor:
-        """Compute next-token logits (batch, sequence, vocab_size); see `features` for the arguments."""
+        """Compute next-token logits (batch, sequence, vocab_size); see `features` for the arguments.
+
+        Args:
+            input_ids: Token ids (batch, sequence).
+            mask: Which keys each query attends to, in addition to the causal mask.
+            position_ids: Positions (batch, sequence), if they do not count from the length of the cache.
+            cache: KV cache, which is extended by the new keys and values.
+
+        Returns:
+            Logits (batch, sequence, vocab_size).
+        """
         return self.logits(self.features(input_ids, mask=mask, position_ids=position_ids, cache=cache))
 
     def features(
@@ -156,11 +166,25 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Project hidden states (..., hidden_size) to logits (..., vocab_size)."""
+        """Project hidden states (..., hidden_size) to logits (..., vocab_size).
+
+        Args:
+            features: Hidden states (..., hidden_size).
+
+        Returns:
+            Logits (..., vocab_size).
+        """
         return linear(features, self.embedding.weight) if self.head is None else self.head(features)
 
     def new_cache(self, capacity: int | None = None) -> KVCache:
-        """Make an empty KV cache: preallocated for `capacity` tokens, or growing if that is None."""
+        """Make an empty KV cache: preallocated for `capacity` tokens, or growing if that is None.
+
+        Args:
+            capacity: The number of tokens that it is allocated for; None lets it grow.
+
+        Returns:
+            A KV cache for all layers.
+        """
         return KVCache(num_layers=self.config.num_layers, capacity=capacity)
 
     @property

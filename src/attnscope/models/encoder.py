@@ -98,6 +98,12 @@ class Encoder(nn.Module):
     def pool(self, features: Tensor) -> Tensor:
         """Turn features (batch, sequence, hidden_size) into BERT's pooled output (batch, hidden_size).
 
+        Args:
+            features: Hidden states (batch, sequence, hidden_size).
+
+        Returns:
+            One vector per sequence.
+
         Raises:
             ShapeError: If the encoder has no pooler.
         """

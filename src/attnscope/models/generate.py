@@ -154,6 +154,9 @@ def stream(
 
     Yields:
         The number of a prompt, and the next chunk of its continuation.
+
+    Raises:
+        TypeError: `prompts` is a string instead of a list.
     """
     if isinstance(prompts, str):
         raise TypeError(f"prompts: expected a list of strings, got a string; pass [{prompts[:20]!r}]")

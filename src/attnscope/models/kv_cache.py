@@ -125,6 +125,9 @@ class KVCache:
 
         Attention matrices that were made with this cache hold views of it, so later tokens overwrite theirs.
 
+        Args:
+            length: The number of tokens to keep.
+
         Raises:
             SettingError: If the length is negative.
         """

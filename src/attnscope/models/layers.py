@@ -139,6 +139,9 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The output (batch, queries, hidden_size); with `return_matrix`, also the attention weights as an
             AttentionMatrix (batch, num_heads, queries, keys), which takes O(n) memory.
+
+        Raises:
+            ShapeError: Cross-attention is given a rotation or a cache.
         """
         if memory is None:
             query, key, value = self._project_self(x, rotation)
@@ -157,7 +160,14 @@ class MultiHeadAttention(nn.Module):
         return output
 
     def project_memory(self, memory: Tensor) -> CrossAttentionCache:
-        """Project a memory (batch, keys, hidden_size) to keys and values once, for many calls of forward."""
+        """Project a memory (batch, keys, hidden_size) to keys and values once, for many calls of forward.
+
+        Args:
+            memory: Hidden states (batch, keys, hidden_size).
+
+        Returns:
+            Keys and values, which `forward` accepts as memory.
+        """
         key, value = self._split_heads(self._project(memory, self.num_heads, 2 * self.num_kv_heads)).chunk(2, dim=1)
         return CrossAttentionCache(key if self.key_norm is None else self.key_norm(key), value)
 
@@ -211,7 +221,14 @@ class FeedForward(nn.Module):
         self.down = Linear(intermediate_size, hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x (..., hidden_size) to the same shape."""
+        """Map x (..., hidden_size) to the same shape.
+
+        Args:
+            x: Hidden states (..., hidden_size).
+
+        Returns:
+            Hidden states of the same shape.
+        """
         if not self.gated:
             return self.down(self.activation(self.up(x)))
         gate, x = self.up(x).chunk(2, dim=-1)
@@ -261,6 +278,20 @@ class Block(nn.Module):
         """Map x (batch, sequence, hidden_size) to the same shape; see `MultiHeadAttention.forward` for the arguments.
 
         `memory_mask` is the mask of the cross-attention.
+
+        Args:
+            x: Hidden states (batch, sequence, hidden_size).
+            memory: What cross-attention attends to, if the block has it.
+            mask: The mask of self-attention.
+            memory_mask: The mask of cross-attention.
+            rotation: Rotary position embedding of queries and keys.
+            cache: KV cache of this layer.
+
+        Returns:
+            Hidden states of the same shape.
+
+        Raises:
+            ShapeError: The block has cross-attention, and there is no memory.
         """
         attention = partial(self.attention, mask=mask, rotation=rotation, cache=cache)
         x = self._add_residual(x, self.attention_norm, attention)

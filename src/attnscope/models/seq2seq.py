@@ -80,14 +80,29 @@ class Seq2Seq(nn.Module):
         return self.logits(self.decode(decoder_input_ids, memory, mask=decoder_mask, memory_mask=mask))
 
     def encode(self, input_ids: Tensor, *, mask: Mask = Full()) -> Tensor:
-        """Compute the features of the source (batch, source sequence, hidden_size), the memory of `decode`."""
+        """Compute the features of the source (batch, source sequence, hidden_size), the memory of `decode`.
+
+        Args:
+            input_ids: Token ids of the source (batch, source sequence).
+            mask: Which source tokens attend to each other.
+
+        Returns:
+            The memory, (batch, source sequence, hidden_size).
+        """
         x = self._embed(input_ids, count_positions(input_ids.shape[1]))
         for block in self.encoder:
             x = block(x, mask=mask)
         return x if self.encoder_norm is None else self.encoder_norm(x)
 
     def project_memory(self, memory: Tensor) -> list[CrossAttentionCache]:
-        """Project the source to keys and values of every decoder block once, for many calls of `decode`."""
+        """Project the source to keys and values of every decoder block once, for many calls of `decode`.
+
+        Args:
+            memory: What `encode` returned.
+
+        Returns:
+            Keys and values of each decoder block.
+        """
         return [cast(MultiHeadAttention, block.cross_attention).project_memory(memory) for block in self.decoder]
 
     def decode(
@@ -125,11 +140,26 @@ class Seq2Seq(nn.Module):
         return x if self.decoder_norm is None else self.decoder_norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Project features (..., hidden_size) to logits (..., vocab_size)."""
+        """Project features (..., hidden_size) to logits (..., vocab_size).
+
+        Args:
+            features: Hidden states (..., hidden_size).
+
+        Returns:
+            Logits (..., vocab_size).
+        """
         return linear(features, self.embedding.weight)
 
     def condition_on(self, input_ids: Tensor, *, mask: Mask = Full()) -> ConditionedDecoder:
-        """Encode a source (batch, source sequence) and return its decoder, which `generate` accepts as a model."""
+        """Encode a source (batch, source sequence) and return its decoder, which `generate` accepts as a model.
+
+        Args:
+            input_ids: Token ids of the source (batch, source sequence).
+            mask: Which source tokens attend to each other.
+
+        Returns:
+            A model of the target alone.
+        """
         return ConditionedDecoder(self, self.project_memory(self.encode(input_ids, mask=mask)), mask)
 
     def _embed(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:

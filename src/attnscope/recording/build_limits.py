@@ -68,7 +68,7 @@ class BuildLimits(NamedTuple):
                 )
 
     @contextmanager
-    def enforced(self) -> Iterator[None]:
+    def enforce(self) -> Iterator[None]:
         """Raise as soon as a model that this thread builds has more modules or numbers than its files can fill."""
         with LOCK:
             _add_hooks()

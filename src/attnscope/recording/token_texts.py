@@ -77,4 +77,4 @@ def describe_tokens(codec: Any, ids: Tensor) -> Shown | None:
         if found:
             table[row] = torch.tensor(found)
     known = torch.tensor([found is not None for found in spans], dtype=torch.bool)
-    return Shown(Strings.packed(words), Strings.packed(texts), table, known)
+    return Shown(Strings.pack(words), Strings.pack(texts), table, known)

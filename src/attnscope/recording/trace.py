@@ -90,7 +90,7 @@ class Trace(Mapping[str, AttentionMatrix]):
                 raise IndexError(f"layer index {index} is out of range: this trace has {len(self)} layers")
             return list(self.layers.values())[index]
         if name not in self.layers:
-            raise KeyError(f"{name!r} is not in this trace; its layers are {_listed(self.layers)}")
+            raise KeyError(f"{name!r} is not in this trace; its layers are {_list_names(self.layers)}")
         return self.layers[name]
 
     def summary(self, name: str | int) -> Summary:
@@ -153,7 +153,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         """
         if self._given is not None:
             return list(self._given)
-        return self._shown(self.texts[-1], batch) if self.texts else None
+        return self._token_texts(self.texts[-1], batch) if self.texts else None
 
     def labels(self, name: str | int, batch: int = 0) -> tuple[list[str] | None, list[str] | None]:
         """The tokens of the queries and of the keys of a layer as text.
@@ -170,7 +170,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         if self._given is not None:
             rows, columns = (list(self._given) if len(self._given) == count else None for count in (queries, keys))
             return rows, columns
-        rows, columns = (None if text is None else self._shown(text, batch) for text in self._texts_of(layer))
+        rows, columns = (None if text is None else self._token_texts(text, batch) for text in self._texts_of(layer))
         return rows, columns
 
     def ids(self, name: str | int) -> tuple[Tensor | None, Tensor | None]:
@@ -186,7 +186,15 @@ class Trace(Mapping[str, AttentionMatrix]):
         return None if rows is None else rows.ids, None if columns is None else columns.ids
 
     def ids_at(self, name: str, place: int) -> Tensor | None:
-        """The token ids so far of the sequence that the layer of this name and index reads, (batch, position)."""
+        """The token ids so far of the sequence that the layer of this name and index reads, (batch, position).
+
+        Args:
+            name: The name of the layer.
+            place: Its index.
+
+        Returns:
+            The ids, or None if they are not known.
+        """
         text = self._text_at(name, place)
         return None if text is None else text.ids
 
@@ -223,7 +231,7 @@ class Trace(Mapping[str, AttentionMatrix]):
         spans = spans_of(codec, ids)
         return None if spans is None else (codec.decode(ids, skip_special_tokens=False), spans)
 
-    def _shown(self, text: Texts, batch: int) -> list[str]:
+    def _token_texts(self, text: Texts, batch: int) -> list[str]:
         if text.shown is not None:
             return text.shown.words_of(batch)
         ids, codec = text.ids[batch].tolist(), self._codec_of()
@@ -337,7 +345,14 @@ class Trace(Mapping[str, AttentionMatrix]):
         save_contents(Path(folder), Contents(*about, texts, self.layers, self.image_layouts, self.photos))
 
     def explore(self, **options: Any) -> Any:
-        """Show the trace in the browser; the options are those of `attnscope.explore`."""
+        """Show the trace in the browser.
+
+        Args:
+            **options: The options of `attnscope.explore`.
+
+        Returns:
+            The running server.
+        """
         return load_viewer().explore(self, **options)
 
     def save_page(self, path: str | Path, *, layer: int | None = None, head: int | None = None) -> None:
@@ -369,8 +384,15 @@ class Trace(Mapping[str, AttentionMatrix]):
         return {"text/plain": repr(self)}
 
     @classmethod
-    def restored(cls, contents: Contents) -> Trace:
-        """A trace from the contents of a folder."""
+    def from_contents(cls, contents: Contents) -> Trace:
+        """A trace from the contents of a folder.
+
+        Args:
+            contents: What `open_trace` has read.
+
+        Returns:
+            The trace.
+        """
         trace = cls(contents.model)
         trace.without_softmax, trace.errors = tuple(contents.without_softmax), dict(contents.errors)
         trace.texts, trace.layers = list(contents.texts), dict(contents.layers)
@@ -389,7 +411,14 @@ class Trace(Mapping[str, AttentionMatrix]):
         return count_bytes(tensor for layer in self.layers.values() for tensor in layer.tensors())
 
     def to(self, device: torch.device | str) -> Trace:
-        """The trace with the tensors of all layers on a device, for example "cpu"."""
+        """The trace with the tensors of all layers on a device, for example "cpu".
+
+        Args:
+            device: A device of torch.
+
+        Returns:
+            A trace with the same names and texts.
+        """
         moved = copy(self)
         moved.layers = {name: layer.to(torch.device(device)) for name, layer in self.layers.items()}
         return moved
@@ -420,7 +449,7 @@ def _prefix(part: str) -> str:
     return f"{part}." if part else ""
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _list_names(names: Mapping[str, Any]) -> str:
     shown = list(names)
     return ", ".join(shown) if len(shown) <= 6 else ", ".join((*shown[:3], "...", *shown[-2:]))
 

@@ -58,10 +58,10 @@ def load_transformers_model(folder: Path, dtype: torch.dtype | None) -> nn.Modul
         limits.check_fields(fields)
         tensors = {name: tensor.whole() for name, tensor in stored.items()}
         transformers = import_extra("transformers")
-        files.enter_context(_converted_errors(folder))
-        with limits.enforced(), no_network(f"{path} names something on the network"):
+        files.enter_context(_convert_errors(folder))
+        with limits.enforce(), no_network(f"{path} names something on the network"):
             named = _named_class(transformers, fields)
-            config = _build_config(transformers, named, _cleaned(fields), path)
+            config = _build_config(transformers, named, _clean(fields), path)
             model, report = (named or _body_class(transformers, config)).from_pretrained(
                 None,
                 config=config,
@@ -107,35 +107,35 @@ def _build_config(transformers: Any, kind: Any, fields: dict[str, Any], path: Pa
     return cls.from_dict(next(matching, fields))
 
 
-def _cleaned(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     """A parsed JSON value without the fields of DROPPED, and with numbers that JSON does not have, at any depth."""
     if isinstance(value, list):
-        return [_cleaned(inner) for inner in value]
+        return [_clean(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"__float__"} and value["__float__"] in NO_JSON:
         return float(value["__float__"])
-    return {name: _cleaned(inner) for name, inner in value.items() if name not in DROPPED}
+    return {name: _clean(inner) for name, inner in value.items() if name not in DROPPED}
 
 
 def _check_report(folder: Path, report: Mapping[str, Any]) -> None:
     """Raise if parameters were left at random values, and warn about tensors that were left out."""
     if missing := sorted(report["missing_keys"]):
         raise CheckpointError(
-            f"{folder} has no tensor for {_listed(missing)}, so transformers would fill in random numbers; the files "
-            "are incomplete, or `architectures` in config.json names another class than the one that was saved"
+            f"{folder} has no tensor for {_list_names(missing)}, so transformers would fill in random numbers; the "
+            "files are incomplete, or `architectures` in config.json names another class than the one that was saved"
         )
     if unused := sorted(report["unexpected_keys"]):
-        warnings.warn(f"load: transformers has no use for {_listed(unused)} in {folder}", stacklevel=4)
+        warnings.warn(f"load: transformers has no use for {_list_names(unused)} in {folder}", stacklevel=4)
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     shown = ", ".join(short_repr(name) for name in names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 @contextmanager
-def _converted_errors(folder: Path) -> Iterator[None]:
+def _convert_errors(folder: Path) -> Iterator[None]:
     """Raise whatever transformers raises as a CheckpointError; its errors have no common root."""
     try:
         yield

@@ -136,6 +136,9 @@ class WordMaps:
 
         Returns:
             A map for `attnscope.figures.on_image`.
+
+        Raises:
+            SettingError: A word is outside of the prompt.
         """
         chosen = [words] if isinstance(words, int) else list(words)
         if not chosen or not all(0 <= word < len(self.sums) for word in chosen):

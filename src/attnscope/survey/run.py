@@ -121,7 +121,7 @@ def _read_and_merge(
         if progress is not None:
             progress(state)
 
-    with _logged(folder, state, pool):
+    with _log_run(folder, state, pool):
         if isinstance(reader, ShardReader):
             run_in_process(missing, reader, folder, pool, update)
         else:
@@ -162,13 +162,13 @@ def check_skipped(survey: Survey, max_skipped: float) -> Survey:
         raise SettingError(
             f"survey: {problems['skipped_share']:.1%} of the corpus was skipped, but max_skipped is {max_skipped:.1%}; "
             f"the tables are written, and manifest.json in {escape_name(str(survey.folder))} lists the "
-            f"{problems['count']:,} problems: mend the corpus and use another folder, or allow more by --max-skipped"
+            f"{problems['count']:,} problems: fix the corpus and use another folder, or allow more by --max-skipped"
         )
     return survey
 
 
 @contextmanager
-def _logged(folder: SurveyFolder, state: SurveyProgress, workers: Workers) -> Iterator[None]:
+def _log_run(folder: SurveyFolder, state: SurveyProgress, workers: Workers) -> Iterator[None]:
     """Append duration and throughput to the log, also after an error."""
     started, start = datetime.now(UTC), time.perf_counter()
     try:

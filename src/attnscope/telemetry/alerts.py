@@ -60,7 +60,14 @@ class Rule(Protocol):
         ...
 
     def check(self, history: History) -> Iterator[Finding]:
-        """The heads to which the rule applies in the last step."""
+        """The heads to which the rule applies in the last step.
+
+        Args:
+            history: The measurements so far.
+
+        Returns:
+            One finding per head.
+        """
         ...
 
 

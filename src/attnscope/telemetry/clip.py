@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from attnscope.errors import SettingError, UnsupportedError
 from attnscope.recording.call import Call
 from attnscope.telemetry.measurement import measure
-from attnscope.telemetry.projections import Projections, find_projections, scaled
+from attnscope.telemetry.projections import Projections, find_projections, scale_rows
 from attnscope.telemetry.statistics import HeadStatistics
 
 CACHES = ("past_key_value", "past_key_values", "layer_past")
@@ -117,7 +117,7 @@ class QKClip:
         found = find_projections(name, layer.module, queries_and_keys)
         before = measure(compute()).maxima.logit
         blocks = [*found.queries, *found.keys]
-        with scaled(blocks, [0.5] * len(blocks)):
+        with scale_rows(blocks, [0.5] * len(blocks)):
             after = measure(compute()).maxima.logit * 4
         if not torch.allclose(before, after, rtol=TOLERANCE):
             raise UnsupportedError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnscope.errors import CheckpointError
-from attnscope.models.checked_log import damaged_line, split_lines
+from attnscope.models.checked_log import damaged_line_error, split_lines
 
 BLOCK_BYTES = 2**26
 
@@ -76,13 +76,13 @@ class LogFollower:
 
     def _read_block(self, block: bytes) -> Iterator[NewLine]:
         if b"\n" not in block and len(block) == self._block_bytes:
-            raise damaged_line(self._path, self._number + 1, self._advice)
+            raise damaged_line_error(self._path, self._number + 1, self._advice)
         start, first = self._offset, self._number
         for line in split_lines(block):
             if not line.is_ended:
                 return
             number = first + line.number
             if line.fields is None:
-                raise damaged_line(self._path, number, self._advice)
+                raise damaged_line_error(self._path, number, self._advice)
             self._offset, self._number = start + line.stop + 1, number
             yield NewLine(number, line.fields)

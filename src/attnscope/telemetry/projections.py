@@ -69,7 +69,7 @@ def find_projections(name: str, module: nn.Module, compute: Callable[[], Queries
     place = 1
     while place <= len(blocks):
         digits = [(number + 1) // place % DIGIT for number in range(len(blocks))]
-        with scaled(blocks, [2.0**-digit for digit in digits]):
+        with scale_rows(blocks, [2.0**-digit for digit in digits]):
             for part, changed, number in zip((query, key), compute(), numbers, strict=True):
                 number += place * _exponents(name, part, changed)
         place *= DIGIT
@@ -114,7 +114,7 @@ def _linear_parameters(module: nn.Module) -> tuple[tuple[Tensor, ...], tuple[int
 
 
 @contextmanager
-def scaled(blocks: Sequence[Rows], factors: Sequence[float]) -> Iterator[None]:
+def scale_rows(blocks: Sequence[Rows], factors: Sequence[float]) -> Iterator[None]:
     """Scale blocks of rows, and restore the same bits at the end."""
     parameters = {id(parameter): parameter for block in blocks for parameter in block.parameters}
     before = {key: parameter.detach().clone() for key, parameter in parameters.items()}

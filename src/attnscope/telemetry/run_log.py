@@ -25,7 +25,7 @@ import numpy as np
 from attnscope.atomic_files import write_atomically
 from attnscope.errors import MissingExtraError
 from attnscope.extras import import_extra
-from attnscope.models.checked_log import damaged_line, encode_line, split_lines
+from attnscope.models.checked_log import damaged_line_error, encode_line, split_lines
 from attnscope.telemetry.alerts import Alert
 from attnscope.telemetry.log_follower import BLOCK_BYTES, LogFollower
 from attnscope.telemetry.statistics import HeadStatistics
@@ -179,7 +179,7 @@ def keep_up_to(path: Path, step: int) -> None:
             if line is None or not line.is_ended:
                 break
             if line.fields is None:
-                raise damaged_line(path, number, ADVICE)
+                raise damaged_line_error(path, number, ADVICE)
             if line.fields["step"] > step:
                 break
             kept = file.tell()

@@ -150,6 +150,9 @@ class Watch:
         square root of limit / largest logit; in grouped-query attention, for all heads of a group, by its largest one.
         All layers are proven first: weights are scaled by powers of two, and logits computed again and compared.
 
+        Args:
+            limit: The largest logit that a head may have.
+
         Raises:
             SettingError: The limit is not a positive number.
         """

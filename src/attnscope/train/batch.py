@@ -35,5 +35,12 @@ class Dataset(Protocol):
     """Tokens per sequence."""
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """The samples with these numbers, as a batch."""
+        """The samples with these numbers, as a batch.
+
+        Args:
+            samples: The numbers of samples.
+
+        Returns:
+            Token ids and targets, (samples, sequence length).
+        """
         ...

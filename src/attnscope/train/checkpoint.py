@@ -82,7 +82,7 @@ class CheckpointManager:
             process_group=self.ranks.checkpoint_group,
         )
         assert isinstance(writing, Future)
-        self._writing = self._named(writing, temporary, place)
+        self._writing = self._rename_when_written(writing, temporary, place)
 
     def finish(self) -> None:
         """Wait until the checkpoint is written, and raise CheckpointError if that failed."""
@@ -188,7 +188,7 @@ class CheckpointManager:
             os.replace(place, aside)
             self.report(f"{place} is damaged ({damage}) and was renamed to {aside.name}; loading {used.name} instead")
 
-    def _named(self, writing: Future[Any], temporary: Path, place: Path) -> Future[None]:
+    def _rename_when_written(self, writing: Future[Any], temporary: Path, place: Path) -> Future[None]:
         """Done when the checkpoint has its name; `writing` is done before, and swallows what a callback raises."""
         named: Future[None] = Future()
 

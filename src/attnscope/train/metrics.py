@@ -16,7 +16,7 @@ from attnscope.atomic_files import write_atomically
 from attnscope.errors import CheckpointError, MissingExtraError
 from attnscope.extras import import_extra
 from attnscope.heads.over_training import METRICS
-from attnscope.models.checked_log import MAX_BYTES, damaged_line, encode_line, split_lines
+from attnscope.models.checked_log import MAX_BYTES, damaged_line_error, encode_line, split_lines
 from attnscope.models.json_files import read_bytes
 
 EVENTS = "events"
@@ -97,7 +97,7 @@ def keep_up_to_checkpoint(path: Path, step: int, report: Callable[[str], object]
             damaged.append(line.number)
         elif line.fields.get(CHECKPOINT) and line.fields.get("step") == step:
             if damaged:
-                raise damaged_line(path, damaged[0], ADVICE)
+                raise damaged_line_error(path, damaged[0], ADVICE)
             kept = line.stop
     if kept is None:
         where = f" (line {damaged[0]} is damaged)" if damaged else ""

@@ -32,7 +32,7 @@ from attnscope.models import Decoder, save
 from attnscope.models.checked_json import encode_checked_json, read_checked_json
 from attnscope.models.text.any_tokenizer import AnyTokenizer
 from attnscope.train.data.corpus import TOKENIZER, TOKENS
-from attnscope.train.data.tokens import checked_by_first_rank
+from attnscope.train.data.tokens import skip_checksums
 from attnscope.train.metrics import EVENTS
 from attnscope.train.monitoring import HEADS
 from attnscope.train.parallel import Ranks
@@ -83,7 +83,7 @@ def open_run(recipe: Recipe, folder: Path, ranks: Ranks, report: Callable[[str],
 
         data = ranks.run_on_first(make)
         if data is None:
-            with checked_by_first_rank():
+            with skip_checksums():
                 data = recipe.data(folder, recipe.settings)
         yield data
 
@@ -98,7 +98,7 @@ def check_same_run(recipe: Recipe, folder: Path) -> None:
     before = read_checked_json(folder / RUN, advice=ADVICE)
     if not isinstance(before.get(RUN_ID), str):
         raise CheckpointError(f"{folder / RUN} has no field {RUN_ID!r}; choose another folder")
-    for name, value in described(recipe).items():
+    for name, value in describe_run(recipe).items():
         if name not in RESUMABLE_SETTINGS and before.get(name) != value:
             found = "other data files" if name == "data" else f"{name} = {before.get(name)}, not {value}"
             why = ", because the learning rate schedule depends on it" if name == "steps" else ""
@@ -119,12 +119,12 @@ def begin(folder: Path) -> None:
 def claim(recipe: Recipe, folder: Path) -> str:
     """Write run.json, once data and model are ready; returns the id of the run."""
     if not (folder / RUN).exists():
-        write_atomically(folder / RUN, encode_checked_json(described(recipe) | {RUN_ID: secrets.token_hex(16)}))
+        write_atomically(folder / RUN, encode_checked_json(describe_run(recipe) | {RUN_ID: secrets.token_hex(16)}))
         (folder / UNFINISHED_RUN).unlink(missing_ok=True)
     return str(read_checked_json(folder / RUN, advice=ADVICE)[RUN_ID])
 
 
-def described(recipe: Recipe) -> dict[str, Any]:
+def describe_run(recipe: Recipe) -> dict[str, Any]:
     """Everything that determines the result of a run, in JSON types."""
     return {"recipe": recipe.name, **recipe.identity, **asdict(recipe.settings), "betas": list(recipe.settings.betas)}
 

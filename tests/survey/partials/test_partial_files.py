@@ -1,6 +1,5 @@
 """A part is on the disk whole, or not at all; and damage is noticed."""
 
-import copy
 import hashlib
 import json
 import os
@@ -10,9 +9,7 @@ import sys
 import textwrap
 import tracemalloc
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +17,7 @@ from attnscope.errors import CheckpointError
 from attnscope.survey.partials import partial_files
 from attnscope.survey.partials.partial import PartialResult, merge, merge_partials
 from attnscope.survey.partials.partial_files import DIGEST_BYTES, LENGTH_BYTES, MAGIC, load_partial, save_partial
+from tests.survey.changed_json import changed_once
 from tests.survey.random_shards import assert_same, shard_of
 
 
@@ -95,27 +93,12 @@ def seal(content: bytes, path: Path) -> None:
     path.write_bytes(MAGIC + hashlib.sha256(content).digest() + content)
 
 
-def changed_once(found: Any) -> Iterator[Any]:
-    """Copies of a JSON value, each with one inner value replaced, left out or doubled."""
-    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    for key, value in list(items)[:2] if isinstance(found, list) else list(items):
-        for inner in (*WRONG, *changed_once(value)):
-            other = copy.copy(found)
-            other[key] = inner
-            yield other
-        other = copy.copy(found)
-        del other[key]
-        yield other
-        if isinstance(found, list):
-            yield [*found, value]
-
-
 def test_a_header_with_any_one_change_is_refused_or_read_and_merged(path: Path) -> None:
     partial = shard_of(3, 0, batches=1)
     save_partial(partial, path)
     whole = zlib.decompress(path.read_bytes()[len(MAGIC) + DIGEST_BYTES :])
     start = LENGTH_BYTES + int.from_bytes(whole[:LENGTH_BYTES], "little")
-    changes = list(changed_once(json.loads(whole[LENGTH_BYTES:start])))
+    changes = list(changed_once(json.loads(whole[LENGTH_BYTES:start]), WRONG, items=2))
     refused = 0
     for changed in changes:
         text = json.dumps(changed).encode()

@@ -1,9 +1,7 @@
 """The manifest is written last and is the same for every run."""
 
-import copy
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from attnscope.survey.tables.manifest import (
     write_manifest,
 )
 from attnscope.survey.tables.parquet import COLUMNS, write_tables
+from tests.survey.changed_json import changed_once
 from tests.survey.random_shards import shard_of
 
 SETTINGS = Settings(model="model", sources=("corpus",), seed=5)
@@ -100,24 +99,9 @@ def test_a_survey_whose_tables_are_not_all_written_has_no_manifest(
 WRONG = (None, True, -1, 2**70, float("nan"), "text", "x" * 70_000, [None], {})
 
 
-def changed_once(found: Any) -> Iterator[Any]:
-    """Copies of a JSON value, each with one inner value replaced, one field left out, or one item doubled."""
-    items = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
-    for key, value in list(items):
-        for inner in (*WRONG, *changed_once(value)):
-            other = copy.copy(found)
-            other[key] = inner
-            yield other
-        other = copy.copy(found)
-        del other[key]
-        yield other
-        if isinstance(found, list):
-            yield [*found, value]
-
-
 def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(tmp_path: Path) -> None:
     before = written_manifest(tmp_path)
-    changes, messages = list(changed_once(before)), list[str]()
+    changes, messages = list(changed_once(before, WRONG)), list[str]()
     for changed in changes:
         (tmp_path / MANIFEST).write_bytes(encode_checked_json(changed))  # with the checksum that fits
         try:
@@ -137,7 +121,7 @@ def test_a_manifest_with_any_one_change_is_refused_or_has_all_that_readers_use(t
 def test_any_one_change_of_a_manifest_is_found_by_its_checksum(tmp_path: Path) -> None:
     before = written_manifest(tmp_path)
     checksum = json.loads(encode_checked_json(before))["checksum"]
-    for changed in changed_once(before):
+    for changed in changed_once(before, WRONG):
         if json.dumps(changed) != json.dumps(before):
             (tmp_path / MANIFEST).write_text(json.dumps(changed | {"checksum": checksum}))
             with pytest.raises(AttnScopeError):

@@ -35,7 +35,7 @@ def word_starts(texts: Sequence[str]) -> list[int]:
     >>> word_starts([r" \xf0\x9f", r"\x98\x80", " well", "-", "known"])
     [0, 2]
     """
-    parts, places = _characters(_spaced(texts))
+    parts, places = _characters(_add_spaces(texts))
     text = "".join(parts)
     starts = [0, *accumulate(map(len, parts))]
     words = [found.start() for found in WORD.finditer(_with_marks(text))]
@@ -49,7 +49,7 @@ def word_starts(texts: Sequence[str]) -> list[int]:
     return found
 
 
-def _spaced(texts: Sequence[str]) -> Sequence[str]:
+def _add_spaces(texts: Sequence[str]) -> Sequence[str]:
     """Texts with white space between words, where the vocabulary writes it in a way of its own."""
     if any(character.isspace() for text in texts for character in text):
         return texts

@@ -55,11 +55,11 @@ def score_layer(entry: Entry, layer: int) -> dict[str, Any]:
     causal = entry.is_causal(layer)
     whole = heads * queries * keys <= MAX_WHOLE_CELLS
     if not whole and not causal and queries > MAX_QUERIES:
-        return unscored(entry, layer)
+        return empty_scores(entry, layer)
     return layer_scores(entry.trace, layer, causal=causal, max_queries=None if whole else MAX_QUERIES)
 
 
-def unscored(entry: Entry, layer: int) -> dict[str, Any]:
+def empty_scores(entry: Entry, layer: int) -> dict[str, Any]:
     """The scores of a layer that is not scored."""
     _, heads, queries, _ = entry.layer(layer).shape
     nothing = [{"labels": [], "scores": {}} for _ in range(heads)]

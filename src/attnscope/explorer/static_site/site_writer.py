@@ -17,7 +17,7 @@ from attnscope.explorer.service.app import make_router, read_assets
 from attnscope.explorer.service.workers import WorkerPools
 from attnscope.explorer.static_site.archive import StoredFile, store_file
 from attnscope.explorer.static_site.head_archive import write_head
-from attnscope.explorer.static_site.layer_archive import unscored, write_layer
+from attnscope.explorer.static_site.layer_archive import empty_scores, write_layer
 from attnscope.explorer.static_site.manifest import write_manifest, write_trace
 from attnscope.explorer.static_site.pages import write_pages
 from attnscope.explorer.static_site.plan import HeadId
@@ -94,7 +94,7 @@ class SiteWriter:
             files: All archives and indexes.
         """
         for layer in range(len(self._entry.trace)):
-            self._entry.scores.put(layer, scores.get(layer) or unscored(self._entry, layer))
+            self._entry.scores.put(layer, scores.get(layer) or empty_scores(self._entry, layer))
         asyncio.run(self._write_end(heads, files))
 
     async def _write_end(self, heads: Sequence[HeadId], files: Sequence[StoredFile]) -> None:

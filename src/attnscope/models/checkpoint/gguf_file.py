@@ -64,16 +64,16 @@ def read_metadata(path: str | Path) -> dict[str, object]:
         path: The GGUF file.
     """
     with ExitStack() as files:
-        return _header(Path(path), _mapped(Path(path), files)).metadata
+        return _header(Path(path), _map_file(Path(path), files)).metadata
 
 
 def open_gguf(path: Path, files: ExitStack) -> tuple[dict[str, object], dict[str, StoredTensor]]:
     """Return the metadata and all tensors of a file, which stays mapped as long as `files` is open."""
-    content = _mapped(path, files)
+    content = _map_file(path, files)
     header = _header(path, content)
     found, places = {}, []
     for name, (shape, kind, offset) in header.tensors.items():
-        stored = _stored(path, content, name, shape, kind, header.start + offset)
+        stored = _locate_tensor(path, content, name, shape, kind, header.start + offset)
         places.append((offset, stored.num_bytes, name))
         found[name] = stored
     _check_overlaps(path, places)
@@ -130,7 +130,7 @@ class _Cursor:
         return np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist()
 
 
-def _mapped(path: Path, files: ExitStack) -> mmap.mmap:
+def _map_file(path: Path, files: ExitStack) -> mmap.mmap:
     if not path.is_file():
         raise CheckpointError(f"expected a GGUF file, got {path}, which is not a file")
     try:
@@ -171,7 +171,9 @@ def _header(path: Path, content: mmap.mmap) -> Header:
     return Header(metadata, tensors, -(-cursor.place // alignment) * alignment)
 
 
-def _stored(path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], number: int, place: int) -> StoredTensor:
+def _locate_tensor(
+    path: Path, content: mmap.mmap, name: str, shape: tuple[int, ...], number: int, place: int
+) -> StoredTensor:
     gguf = import_extra("gguf")
     try:
         kind = gguf.GGMLQuantizationType(number)

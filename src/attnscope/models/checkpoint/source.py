@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attnscope.downloads import MODELS, downloaded
+from attnscope.downloads import MODELS, find_download
 from attnscope.errors import CheckpointError
 from attnscope.extras import import_extra
 
@@ -64,7 +64,7 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
             f"{path} is a file that is not named .gguf; give the folder that holds config.json and model.safetensors"
         )
     if isinstance(source, str) and source in MODELS:
-        if found := downloaded(source):
+        if found := find_download(source):
             return found
         raise CheckpointError(f"model {source!r} is not downloaded yet. Run: attnscope download {source}")
     if isinstance(source, str) and HUB_NAME.fullmatch(source):

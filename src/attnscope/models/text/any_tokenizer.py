@@ -50,23 +50,57 @@ class AnyTokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Encode a text, with the special tokens that the tokenizer adds around it."""
+        """Encode a text, with the special tokens that the tokenizer adds around it.
+
+        Args:
+            text: A text.
+            add_special_tokens: Whether to add them.
+
+        Returns:
+            The ids.
+        """
         ...
 
     def decode(self, tokens: Iterable[SupportsIndex], *, skip_special_tokens: bool = True) -> str:
-        """Decode ids to text."""
+        """Decode ids to text.
+
+        Args:
+            tokens: The ids.
+            skip_special_tokens: Whether to leave out special tokens.
+
+        Returns:
+            The text.
+        """
         ...
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]:
-        """The text of each id, for display."""
+        """The text of each id, for display.
+
+        Args:
+            tokens: The ids.
+
+        Returns:
+            One text per id.
+        """
         ...
 
     def stream(self, after: Sequence[int] = ()) -> TextStream:
-        """Start streaming decoding, of ids that follow the ids `after`."""
+        """Start streaming decoding, of ids that follow the ids `after`.
+
+        Args:
+            after: The ids before.
+
+        Returns:
+            A decoder of one id after the other.
+        """
         ...
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer to a folder, for `load_tokenizer`."""
+        """Write the tokenizer to a folder, for `load_tokenizer`.
+
+        Args:
+            folder: The folder.
+        """
         ...
 
 

@@ -60,7 +60,7 @@ def train_bpe(
         initial_alphabet=sorted(pre.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_counted(texts, progress), trainer=trainer)
+    backend.train_from_iterator(_check_texts(texts, progress), trainer=trainer)
     # Added after training: otherwise the trainer may learn it as a word, and plain text is encoded as it.
     if backend.token_to_id(end) is not None:
         raise SettingError(
@@ -70,7 +70,7 @@ def train_bpe(
     return Tokenizer(backend, config={"eos_token": end})
 
 
-def _counted(texts: Iterable[str], progress: Callable[[int], object] | None) -> Iterator[str]:
+def _check_texts(texts: Iterable[str], progress: Callable[[int], object] | None) -> Iterator[str]:
     """Yield the texts; raises for invalid Unicode, and if there are none."""
     characters, number = 0, -1
     for number, text in enumerate(texts):

@@ -50,12 +50,29 @@ class CharacterTokenizer:
 
     @classmethod
     def from_text(cls, text: str) -> CharacterTokenizer:
-        """Make a tokenizer of the characters in a text."""
+        """Make a tokenizer of the characters in a text.
+
+        Args:
+            text: A text.
+
+        Returns:
+            A tokenizer whose ids are in the order of the characters.
+        """
         return cls(sorted(set(text)))
 
     @classmethod
     def load(cls, folder: str | Path) -> CharacterTokenizer:
-        """Load a tokenizer from a folder that `save` wrote."""
+        """Load a tokenizer from a folder that `save` wrote.
+
+        Args:
+            folder: The folder.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            CheckpointError: The file is missing, damaged or invalid.
+        """
         path = Path(folder) / FILE
         with verified(path.parent, [FILE]):
             characters = read_json(path).get("characters")
@@ -64,7 +81,11 @@ class CharacterTokenizer:
         return cls(characters)
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary to a folder, which is created if necessary."""
+        """Write the vocabulary to a folder, which is created if necessary.
+
+        Args:
+            folder: The folder.
+        """
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_files(Path(folder), {FILE: dump_json({"characters": "".join(self.characters)})})
 
@@ -95,15 +116,37 @@ class CharacterTokenizer:
             ) from None
 
     def decode(self, tokens: Iterable[SupportsIndex], *, skip_special_tokens: bool = True) -> str:
-        """Decode ids to text; `skip_special_tokens` has no effect, since there are no special tokens."""
+        """Decode ids to text; `skip_special_tokens` has no effect, since there are no special tokens.
+
+        Args:
+            tokens: The ids.
+            skip_special_tokens: As for other tokenizers.
+
+        Returns:
+            The text.
+        """
         return "".join(self.texts(tokens))
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]:
-        """The character of each id."""
+        """The character of each id.
+
+        Args:
+            tokens: The ids.
+
+        Returns:
+            One character per id.
+        """
         return [self._character(token) for token in tokens]
 
     def stream(self, after: Sequence[int] = ()) -> CharacterStream:
-        """Start streaming decoding; `after` has no effect."""
+        """Start streaming decoding; `after` has no effect.
+
+        Args:
+            after: As for other tokenizers.
+
+        Returns:
+            A decoder of one id after the other.
+        """
         return CharacterStream(self)
 
     def _character(self, token: SupportsIndex) -> str:

@@ -96,8 +96,8 @@ class _Vocabulary:
 
     def __init__(self, metadata: Mapping[str, object]):
         self._metadata = metadata
-        self.tokens: list[str] = self.listed("tokens", str)
-        self.types: list[int] = self.listed("token_type", int, [NORMAL] * len(self.tokens))
+        self.tokens: list[str] = self.list_of("tokens", str)
+        self.types: list[int] = self.list_of("token_type", int, [NORMAL] * len(self.tokens))
         if len(self.types) != len(self.tokens):
             raise CheckpointError(f"tokenizer.ggml has {len(self.tokens)} tokens and {len(self.types)} token types")
         self.numbers = {token: number for number, token in enumerate(self.tokens)}
@@ -105,7 +105,7 @@ class _Vocabulary:
             twice = next(token for number, token in enumerate(self.tokens) if self.numbers[token] != number)
             raise CheckpointError(f"tokenizer.ggml.tokens has {twice!r} twice, so its id is not known")
 
-    def listed(self, key: str, kind: type, default: list[Any] | None = None) -> list[Any]:
+    def list_of(self, key: str, kind: type, default: list[Any] | None = None) -> list[Any]:
         """A list with entries of one type."""
         found = self._metadata.get(f"tokenizer.ggml.{key}", default)
         if found is None:
@@ -148,7 +148,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Any:
     if vocabulary.flag("add_space_prefix", False):
         raise CheckpointError(f"tokenizer.ggml.add_space_prefix is set, which is not known to go with {name!r}")
     pre_tokenizer = PRE_TOKENIZERS[name]
-    merges = [tuple(merge.split(" ")) for merge in vocabulary.listed("merges", str)]
+    merges = [tuple(merge.split(" ")) for merge in vocabulary.list_of("merges", str)]
     if any(len(merge) != 2 for merge in merges):
         raise CheckpointError("tokenizer.ggml.merges: each should be two tokens with a space between them")
     pre, tokenizers = import_extra("tokenizers.pre_tokenizers"), import_extra("tokenizers")
@@ -173,7 +173,7 @@ def _sentence_piece(vocabulary: _Vocabulary) -> Any:
     """SentencePiece BPE with byte fallback, as of Llama 2."""
     if vocabulary.flag("remove_extra_whitespaces", False):
         raise CheckpointError("tokenizer.ggml.remove_extra_whitespaces is set, and no exact way to do so is known")
-    scores = vocabulary.listed("scores", float)
+    scores = vocabulary.list_of("scores", float)
     if len(scores) != len(vocabulary.tokens):
         raise CheckpointError(f"tokenizer.ggml has {len(vocabulary.tokens)} tokens and {len(scores)} scores")
     if not all(map(math.isfinite, scores)):

@@ -102,6 +102,12 @@ class Tokenizer:
     def load(cls, folder: str | Path) -> Tokenizer:
         """Load tokenizer.json from a folder, with its configuration and chat template if there are any.
 
+        Args:
+            folder: The folder.
+
+        Returns:
+            The tokenizer.
+
         Raises:
             CheckpointError: If a file is missing or invalid.
         """
@@ -126,6 +132,12 @@ class Tokenizer:
     def from_gguf(cls, metadata: Mapping[str, object]) -> Tokenizer:
         """Build the tokenizer from the metadata of a GGUF file.
 
+        Args:
+            metadata: What `read_metadata` returns.
+
+        Returns:
+            The tokenizer.
+
         Raises:
             CheckpointError: If the kind of tokenizer is not supported, or the metadata are invalid.
         """
@@ -142,7 +154,11 @@ class Tokenizer:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer to a folder, for `load` and for transformers."""
+        """Write the tokenizer to a folder, for `load` and for transformers.
+
+        Args:
+            folder: The folder.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         # Unused names are written as null, so that a special_tokens_map.json in the folder does not supply them.
@@ -171,12 +187,27 @@ class Tokenizer:
         return self._encode(text, add_special_tokens).ids
 
     def offsets(self, text: str, *, add_special_tokens: bool = True) -> list[Span]:
-        """Encode a text to ids with their character spans; special tokens around it have empty spans."""
+        """Encode a text to ids with their character spans; special tokens around it have empty spans.
+
+        Args:
+            text: A text.
+            add_special_tokens: Whether to add them.
+
+        Returns:
+            The id, start and end of each token.
+        """
         encoding = self._encode(text, add_special_tokens)
         return [Span(token, *span) for token, span in zip(encoding.ids, encoding.offsets, strict=True)]
 
     def decode(self, tokens: Iterable[SupportsIndex], *, skip_special_tokens: bool = True) -> str:
         """Decode ids to text, by default without special tokens.
+
+        Args:
+            tokens: The ids.
+            skip_special_tokens: Whether to leave out special tokens.
+
+        Returns:
+            The text.
 
         Raises:
             VocabularyError: If an id is not in the vocabulary.
@@ -184,13 +215,24 @@ class Tokenizer:
         return self.backend.decode([self._check_id(token) for token in tokens], skip_special_tokens=skip_special_tokens)
 
     def texts(self, tokens: Iterable[SupportsIndex]) -> list[str]:
-        r"""The text of each id, for display: " the" for "Ġthe" or "▁the", "\xe2" for a byte of a character."""
+        r"""The text of each id, for display: " the" for "Ġthe" or "▁the", "\xe2" for a byte of a character.
+
+        Args:
+            tokens: The ids.
+
+        Returns:
+            One text per id.
+        """
         return [self._text(self._check_id(token)) for token in tokens]
 
     def stream(self, after: Sequence[int] = ()) -> TokenStream:
         """Start streaming decoding, without special tokens.
 
-        `after` are the ids before, because some tokenizers drop the space before the first word of a text.
+        Args:
+            after: The ids before, because some tokenizers drop the space before the first word of a text.
+
+        Returns:
+            A decoder of one id after the other.
         """
         return TokenStream(self, after)
 

@@ -193,7 +193,7 @@ def _decode_statistics(header: Header, fields: Fields, tensors: Mapping[str, Ten
         raise fields.invalid("pairings", names, "'start' exactly if there is a tensor 'begins'")
     if begins is not None:
         _expect(header, "begins", begins, (batch, keys))
-    return StatisticsLayer.restored(
+    return StatisticsLayer.from_summary(
         header.name, header.cross, header.shape, header.heads, Summary(**summed), pairings=names, begins=begins
     )
 

@@ -64,7 +64,7 @@ def open_trace(folder: str | Path, *, verify: bool = False) -> Trace:
     (tensor([0., 0., 1.]), ['so', 'it', 'is'])
     """
     reader = _Reader(Path(folder), verify)
-    return Trace.restored(reader.read())
+    return Trace.from_contents(reader.read())
 
 
 class _Reader:
@@ -178,7 +178,7 @@ class _Part:
         ids = tensors["ids"]
         if ids.dtype not in INTEGERS or tuple(ids.shape) != self._shape:
             raise TraceError(f"{self._where}: ids: expected integers {self._shape}, got {ids.dtype} {tuple(ids.shape)}")
-        shown = Shown.restored(tensors, self._shape, self._where) if self._shown else None
+        shown = Shown.from_tensors(tensors, self._shape, self._where) if self._shown else None
         return Texts(self._part, ids, shown, self._since)
 
 

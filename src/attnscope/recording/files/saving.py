@@ -69,7 +69,7 @@ def text_tensors(contents: Contents) -> dict[str, Tensor]:
         of_text = {"ids": text.ids} | ({} if text.shown is None else text.shown.tensors())
         tensors |= {f"{place}.{name}": tensor for name, tensor in of_text.items()}
     if contents.given is not None:
-        tensors |= {f"given.{name}": tensor for name, tensor in Strings.packed(contents.given)._asdict().items()}
+        tensors |= {f"given.{name}": tensor for name, tensor in Strings.pack(contents.given)._asdict().items()}
     return tensors
 
 
@@ -84,7 +84,7 @@ def save_contents(folder: Path, contents: Contents) -> None:
             manifest = _write(scratch, contents, layers, expressions)
             write_json(scratch / MANIFEST, manifest)
             _check_manifest_size(scratch / MANIFEST)
-            _put_in_place(scratch, folder)
+            _move_files(scratch, folder)
     except OSError as error:
         raise TraceError(f"save: {folder} cannot be written: {error.strerror or error}") from error
 
@@ -217,7 +217,7 @@ def _mark_unfinished(scratch: Path, folder: Path) -> None:
     os.replace(scratch / MANIFEST, folder / MANIFEST)
 
 
-def _put_in_place(scratch: Path, folder: Path) -> None:
+def _move_files(scratch: Path, folder: Path) -> None:
     """Move complete files into the folder; meanwhile its manifest marks it as unfinished."""
     done = scratch / f"{MANIFEST}.done"
     os.replace(scratch / MANIFEST, done)

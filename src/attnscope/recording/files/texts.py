@@ -30,7 +30,7 @@ class Strings(NamedTuple):
     ends: Tensor
 
     @classmethod
-    def packed(cls, strings: Iterable[str]) -> Strings:
+    def pack(cls, strings: Iterable[str]) -> Strings:
         """Pack strings."""
         parts = [string.encode(ENCODING, ERRORS) for string in strings]
         content = torch.frombuffer(bytearray(b"".join(parts)), dtype=torch.uint8) if any(parts) else _no_bytes()
@@ -90,7 +90,7 @@ class Shown(NamedTuple):
         return dict(zip(FIELDS, (*self.words, *self.texts, self.spans, self.has_spans), strict=True))
 
     @classmethod
-    def restored(cls, tensors: Mapping[str, Tensor], shape: tuple[int, int], where: str) -> Shown:
+    def from_tensors(cls, tensors: Mapping[str, Tensor], shape: tuple[int, int], where: str) -> Shown:
         """From tensors that have been kept for ids of this shape, once they are checked."""
         words, word_ends, texts, text_ends, spans, has_spans = (tensors[name] for name in FIELDS)
         shown = cls(Strings(words, word_ends), Strings(texts, text_ends), spans, has_spans)

@@ -91,7 +91,7 @@ class Coverage:
         if name not in self._mixing and not _inside(name, self._mixing):
             self._handwritten[name] = type(module).__name__
 
-    def missed(self, intercepted: Collection[str]) -> dict[str, str]:
+    def missed_layers(self, intercepted: Collection[str]) -> dict[str, str]:
         """The layers that ran but were not intercepted, with the names of their classes."""
         outside = {
             name: kind for name, kind in self._ran.items() if not any(_inside(one, [name]) for one in intercepted)
@@ -109,7 +109,7 @@ class Coverage:
 
     def check(self, intercepted: Collection[str], *, finished: bool) -> None:
         """Raise UnsupportedError if a layer ran and was not intercepted; when `finished`, also if no layer ran."""
-        missed = self.missed(intercepted)
+        missed = self.missed_layers(intercepted)
         if not missed and (intercepted or self.without_softmax or not finished):
             return
         total = len(self._ran.keys() | self._handwritten.keys())

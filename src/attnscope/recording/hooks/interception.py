@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from torch import nn
@@ -44,11 +45,19 @@ def intercept(model: nn.Module, observer: CoverageObserver) -> Iterator[None]:
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(observer.coverage.track(lambda: observer in current_observers()))
         stack.enter_context(observe(observer))
+        stack.enter_context(intercept_functions(model, partial(_AttentionFunctionMode, observer)))
+        yield
+
+
+@contextmanager
+def intercept_functions(model: nn.Module, make_mode: Callable[[ModuleStack], TorchFunctionMode]) -> Iterator[None]:
+    """Enter a mode for functions of torch, if the model needs one; it is made from the stack of running modules."""
+    with ExitStack() as stack:
         if needs_function_mode(model):
             stack.enter_context(refuse_flex_attention())
             modules = ModuleStack()
             stack.enter_context(modules.track(model))
-            stack.enter_context(_AttentionFunctionMode(observer, modules))
+            stack.enter_context(make_mode(modules))
         yield
 
 

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from attnscope.attention import attend
 from attnscope.attention.spec import to_4d
 from attnscope.errors import UnsupportedError
-from attnscope.recording.hooks.flex_attention import MESSAGE, is_flex_attention, refuse_flex_attention
-from attnscope.recording.hooks.function_mode import needs_function_mode
+from attnscope.recording.hooks.flex_attention import MESSAGE, is_flex_attention
+from attnscope.recording.hooks.interception import intercept_functions
 from attnscope.recording.hooks.module_stack import ModuleStack
 from attnscope.recording.hooks.observers import (
     Intervention,
@@ -43,11 +43,7 @@ def intercept_heads(model: nn.Module, intervention: Intervention) -> Iterator[No
     with ExitStack() as stack:
         stack.enter_context(intercept_transformers(model))
         stack.enter_context(intervene(intervention))
-        if needs_function_mode(model):
-            stack.enter_context(refuse_flex_attention())
-            modules = ModuleStack()
-            stack.enter_context(modules.track(model))
-            stack.enter_context(_TorchFunctionIntervention(intervention, modules))
+        stack.enter_context(intercept_functions(model, partial(_TorchFunctionIntervention, intervention)))
         yield
 
 

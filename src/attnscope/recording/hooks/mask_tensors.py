@@ -45,7 +45,7 @@ def read_mask(given: Tensor | None, query: Tensor, key: Tensor) -> MaskAndBias:
         masked = given.detach() <= torch.finfo(given.dtype).min
         return MaskAndBias(read_allowed(~masked, queries, keys), Bias(given.masked_fill(masked, 0.0)))
     plain = given.detach()  # another object, so that the cached result does not keep its key alive
-    return _cached(given, (heads, queries, keys), lambda: _read(plain, heads, queries, keys))
+    return _compute_once(given, (heads, queries, keys), lambda: _read(plain, heads, queries, keys))
 
 
 def read_bias(bias: Tensor, heads: int, queries: int, keys: int) -> ScoreStep | None:
@@ -53,10 +53,10 @@ def read_bias(bias: Tensor, heads: int, queries: int, keys: int) -> ScoreStep | 
     if bias.requires_grad and torch.is_grad_enabled():
         return Bias(bias)
     plain = bias.detach()
-    return _cached(bias, (heads, queries, keys), lambda: _read_bias(plain, heads, queries, keys))
+    return _compute_once(bias, (heads, queries, keys), lambda: _read_bias(plain, heads, queries, keys))
 
 
-def _cached(tensor: Tensor, sizes: object, make: Callable[[], T]) -> T:
+def _compute_once(tensor: Tensor, sizes: object, make: Callable[[], T]) -> T:
     if tensor.is_inference():  # has no version counter
         return make()
     version = (tensor._version, sizes)

@@ -210,16 +210,16 @@ def _attention(
         if intervention.owns(module) and intervention.targets(module)
     ]
     if not changing:
-        return _observed(given)
+        return _run_observed(given)
     with suppress_recording():  # these heads are reported once, without the calls that compute or replace them
-        output, weights = _observed(given)
+        output, weights = _run_observed(given)
         for intervention in changing:
             heads = output.transpose(1, 2)
             output = intervention.apply(module, heads, key.shape[2], partial(read, given)).transpose(1, 2)
     return output, weights
 
 
-def _observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
+def _run_observed(given: Arguments) -> tuple[Tensor, Tensor | None]:
     """Compute and report to observers; without an observer, call the model's own function."""
     owners = [observer for observer in current_observers() if observer.owns(given.module)]
     lazy = given.attention_mask if isinstance(given.attention_mask, LazyMask) else None

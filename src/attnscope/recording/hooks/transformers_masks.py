@@ -88,23 +88,23 @@ class LazyMask:
         return self.ndim
 
     def __getitem__(self, index: Any) -> Tensor:
-        return self._needed()[index]
+        return self._materialize()[index]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._needed(), name)
+        return getattr(self._materialize(), name)
 
     @classmethod
     def __torch_function__(cls, function: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def real(value: Any) -> Any:
             if isinstance(value, list | tuple):
                 return type(value)(map(real, value))
-            return value._needed() if isinstance(value, LazyMask) else value
+            return value._materialize() if isinstance(value, LazyMask) else value
 
         return function(*map(real, args), **{name: real(value) for name, value in (kwargs or {}).items()})
 
-    def _needed(self) -> Tensor:
+    def _materialize(self) -> Tensor:
         """The dense mask, for model code that changes masks; never None."""
         _check_size(self.arguments)
         tensor = self._dense({**self.arguments, **NEVER_SKIPPED})
@@ -113,7 +113,7 @@ class LazyMask:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    return lambda mask, *others: getattr(mask._needed(), name)(*others)
+    return lambda mask, *others: getattr(mask._materialize(), name)(*others)
 
 
 for _name in (

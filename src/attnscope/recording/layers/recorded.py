@@ -160,7 +160,7 @@ def _merge_scores(first: ScoreMod | None, second: ScoreMod | None) -> ScoreMod |
     """The score modifier of two steps, which must be the same; a distance bias may have more distances."""
     ones, twos = (() if score is None else score.parts for score in (first, second))
     if list(map(type, ones)) != list(map(type, twos)):
-        raise _changed(first, second)
+        raise _changed_score_error(first, second)
     return chain_scores(_merge_score_steps(one, two) for one, two in zip(ones, twos, strict=True))
 
 
@@ -172,11 +172,11 @@ def _merge_score_steps(one: ScoreMod, two: ScoreMod) -> ScoreMod:
     else:
         same = one == two
     if not same:
-        raise _changed(one, two)
+        raise _changed_score_error(one, two)
     return two
 
 
-def _changed(one: ScoreMod | None, two: ScoreMod | None) -> UnsupportedError:
+def _changed_score_error(one: ScoreMod | None, two: ScoreMod | None) -> UnsupportedError:
     return UnsupportedError(
         f"record: the score modifier of a layer changed from {one} to {two} between two decoding steps, so its rows "
         "do not form one matrix; record one forward pass over the finished text"
@@ -192,7 +192,7 @@ def _merge_tables(one: DistanceBias, two: DistanceBias) -> DistanceBias:
         values[:, table.first - first : table.first - first + table.values.shape[1]] = table.values
     start = one.first - first
     if not torch.allclose(values[:, start : start + one.values.shape[1]], one.values):
-        raise _changed(one, two)
+        raise _changed_score_error(one, two)
     return DistanceBias(values, first, one.offset)
 
 

@@ -67,7 +67,7 @@ class StatisticsLayer:
         self._add(call, ids)
 
     @classmethod
-    def restored(
+    def from_summary(
         cls,
         name: str,
         cross: bool,
@@ -109,7 +109,7 @@ class StatisticsLayer:
         """A copy of the layer on a device."""
         summary, begins = map_tensors((self.summary(), self.begins), lambda tensor: tensor.to(device))
         options = {"pairings": self.pairings, "begins": begins}
-        return self.restored(self.name, self.cross, self.shape, self.heads, summary, **options)
+        return self.from_summary(self.name, self.cross, self.shape, self.heads, summary, **options)
 
     def has_same_keys(self, call: Call) -> bool:
         """Whether this is a cross-attention layer, whose keys are those of every call in one pass."""

@@ -72,9 +72,9 @@ class StackedMask(Mask):
             return None
         parts = [one.regions for one in found if one is not None]
         rows = max(map(len, parts), default=1)
-        return RegionMask(tuple(tuple(self._moved(parts, row)) for row in range(rows)))
+        return RegionMask(tuple(tuple(self._shift_regions(parts, row)) for row in range(rows)))
 
-    def _moved(self, parts: list[tuple[tuple[Region, ...], ...]], row: int) -> Iterator[Region]:
+    def _shift_regions(self, parts: list[tuple[tuple[Region, ...], ...]], row: int) -> Iterator[Region]:
         """The regions of a batch row, moved to the rows and columns of their steps."""
         for step, part in zip(self.steps, parts, strict=True):
             yield from regions.shift(part[row if len(part) > 1 else 0], step.top, step.left)

@@ -142,7 +142,12 @@ class Difference:
         )
 
     def to_csv(self, file: TextIO, statistic: str | None = None) -> None:
-        """Write all comparisons as CSV with a header, the largest effect size first."""
+        """Write all comparisons as CSV with a header, the largest effect size first.
+
+        Args:
+            file: An open text file.
+            statistic: The name of a statistic; all if None.
+        """
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(DifferenceRow._fields)
         for row in self.rows(statistic, include_unchanged=True):

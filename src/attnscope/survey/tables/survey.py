@@ -191,6 +191,14 @@ class Survey:
     def distribution(self, layer: str, head: int, statistic: str) -> Distribution:
         """The distribution of one statistic of one head.
 
+        Args:
+            layer: The name of a layer.
+            head: The index of a head.
+            statistic: The name of a statistic.
+
+        Returns:
+            Mean, standard deviation, quantiles and histogram over all queries.
+
         Raises:
             SettingError: The survey has no such head or statistic, or no query has a value.
         """
@@ -207,11 +215,27 @@ class Survey:
         )
 
     def histogram(self, layer: str, head: int, statistic: str) -> Histogram:
-        """The histogram of one statistic of one head."""
+        """The histogram of one statistic of one head.
+
+        Args:
+            layer: The name of a layer.
+            head: The index of a head.
+            statistic: The name of a statistic.
+
+        Returns:
+            Edges and counts of the bins that are not empty.
+        """
         return self.histograms([(layer, head, statistic)])[0]
 
     def histograms(self, requested: Sequence[HeadStatistic]) -> list[Histogram]:
-        """The histograms of several (layer, head, statistic) tuples, with one read of the table."""
+        """The histograms of several (layer, head, statistic) tuples, with one read of the table.
+
+        Args:
+            requested: The tuples.
+
+        Returns:
+            One histogram per tuple, in the same order.
+        """
         for place in requested:
             self._check(*place)
         names = ("layer", "head", "statistic")
@@ -232,23 +256,46 @@ class Survey:
         return [Histogram(*(some[rows[place]] for some in bins)) for place in requested]
 
     def examples(self, layer: str, head: int, statistic: str) -> list[Example]:
-        """The passages with the highest means, the highest first, and then one of each decile, the lowest first."""
+        """The passages with the highest means, the highest first, and then one of each decile, the lowest first.
+
+        Args:
+            layer: The name of a layer.
+            head: The index of a head.
+            statistic: The name of a statistic.
+
+        Returns:
+            The passages with their means; those with the highest also have the position of their strongest query.
+
+        Raises:
+            CheckpointError: The tables are damaged.
+        """
         self._check(layer, head, statistic)
         columns = ["kind", "decile", "score", "position", "passage"]
         found = self.tables.read(EXAMPLES, columns, _filter_for(layer, head, statistic))
         if len(found) > NUM_TOP + NUM_DECILES:
-            raise self.tables.damaged(EXAMPLES, f"head {head} of {layer} has {len(found):,} examples of {statistic}")
+            raise self.tables.damage_error(
+                EXAMPLES, f"head {head} of {layer} has {len(found):,} examples of {statistic}"
+            )
         rows = found.to_pylist()
         passages = self._passages({row["passage"] for row in rows})
         for row in rows:
             where = passages.get(row["passage"])
             if where is None or not 0 <= (row["position"] or 0) < len(where.ends):
-                raise self.tables.damaged(PASSAGES, f"token {row['position']} of passage {row['passage']} not found")
+                raise self.tables.damage_error(
+                    PASSAGES, f"token {row['position']} of passage {row['passage']} not found"
+                )
         rows.sort(key=lambda row: (row["decile"] or 0, -row["score"], row["passage"]))
         return [Example(**{**passages[row["passage"]]._asdict(), **row}) for row in rows]
 
     def passage(self, number: int) -> Passage | None:
-        """The passage with the number that examples refer to, or None."""
+        """The passage with the number that examples refer to, or None.
+
+        Args:
+            number: The number of a passage.
+
+        Returns:
+            The passage with its text, or None.
+        """
         return self._passages({number}).get(number) if 0 <= number < MAX_PASSAGE else None
 
     def sample(self, count: int) -> list[Passage]:
@@ -274,7 +321,7 @@ class Survey:
     def _passages(self, numbers: set[int]) -> dict[int, Passage]:
         found = self.tables.read(PASSAGES, Passage._fields, {"passage": numbers})
         if len(found) > len(numbers):
-            raise self.tables.damaged(PASSAGES, "a passage occurs twice")
+            raise self.tables.damage_error(PASSAGES, "a passage occurs twice")
         return {
             row["passage"]: Passage(**{**row, "ids": tuple(row["ids"]), "ends": tuple(row["ends"])})
             for row in found.to_pylist()
@@ -287,9 +334,9 @@ class Survey:
         names, name_numbers = _dictionary_encode(rows["statistic"])
         unknown = [name for name in names if name not in STATISTICS]
         if unknown:
-            raise self.tables.damaged(HEADS, f"unknown statistic {unknown[0][:50]!r}")
+            raise self.tables.damage_error(HEADS, f"unknown statistic {unknown[0][:50]!r}")
         if max(map(len, layers), default=0) > MAX_NAME or rows["head"].to_numpy().min(initial=0) < 0:
-            raise self.tables.damaged(HEADS, "it has an invalid layer or head")
+            raise self.tables.damage_error(HEADS, "it has an invalid layer or head")
         keys = layer_numbers * 2**32 + rows["head"].to_numpy()
         _, first, which = np.unique(keys, return_index=True, return_inverse=True)
         order = np.argsort(first)  # in the order of the model, not by layer name
@@ -299,7 +346,7 @@ class Survey:
         columns = {name: at for at, name in enumerate(statistics)}
         places = np.argsort(order)[which], np.array([columns.get(name, -1) for name in names])[name_numbers]
         if len(np.unique(keys * len(STATISTICS) + name_numbers)) < len(keys):
-            raise self.tables.damaged(HEADS, "a statistic of a head occurs twice")
+            raise self.tables.damage_error(HEADS, "a statistic of a head occurs twice")
         chosen = keys[first[order]].tolist()
         return _Index(
             tuple(layers[key >> 32] for key in chosen),

@@ -56,7 +56,7 @@ class TableReader:
         Raises:
             CheckpointError: The table is missing or damaged.
         """
-        with self._reported(name):
+        with self._convert_errors(name):
             status = (self._folder / name).stat()
             identity = status.st_ino, status.st_size, status.st_mtime_ns
             if self._verified.get(name) == identity:
@@ -75,7 +75,7 @@ class TableReader:
         """
         self.verify(name)
         only = only or {}
-        with self._reported(name), self._open(name) as file:
+        with self._convert_errors(name), self._open(name) as file:
             groups = [
                 _matching_rows(file.read_row_group(group, columns=sorted({*columns, *only})), only).select(columns)
                 for group in range(file.num_row_groups)
@@ -84,10 +84,10 @@ class TableReader:
             found = import_extra("pyarrow").concat_tables([file.schema_arrow.empty_table().select(columns), *groups])
         for column in columns:
             if column not in NULLABLE and found[column].null_count:
-                raise self.damaged(name, f"the column {column} has empty cells")
+                raise self.damage_error(name, f"the column {column} has empty cells")
         return found
 
-    def damaged(self, name: str, fault: str) -> CheckpointError:
+    def damage_error(self, name: str, fault: str) -> CheckpointError:
         """The error for a damaged table."""
         return CheckpointError(f"{self._source / name} is damaged: {' '.join(fault.split())[:200]}; {REMEDY}")
 
@@ -101,25 +101,25 @@ class TableReader:
             PASSAGES: heads * len(STATISTICS) * NUM_TOP + SAMPLE_SIZE,
         }
         if rest or heads > MAX_HEADS:
-            raise self.damaged(HEADS, f"{self._files[HEADS].rows:,} rows are not those of a model")
+            raise self.damage_error(HEADS, f"{self._files[HEADS].rows:,} rows are not those of a model")
         if self._files[name].rows > limits[name]:
-            raise self.damaged(
+            raise self.damage_error(
                 name, f"{self._files[name].rows:,} rows, but {heads:,} heads have at most {limits[name]:,}"
             )
 
     def _check_content(self, name: str, size: int) -> None:
         expected = self._files[name]
         if size != expected.size:
-            raise self.damaged(name, f"it has {size:,} bytes, but the manifest states {expected.size:,}")
+            raise self.damage_error(name, f"it has {size:,} bytes, but the manifest states {expected.size:,}")
         if sha256_file(self._folder / name) != expected.sha256:
-            raise self.damaged(name, "its checksum is not the one in the manifest")
+            raise self.damage_error(name, "its checksum is not the one in the manifest")
 
     def _check_footer(self, name: str, file: Any) -> None:
         """Compare the columns and sizes in the footer with the limits, before any data is read."""
         if not file.schema_arrow.equals(table_schema(name)):
-            raise self.damaged(name, "it has other columns")
+            raise self.damage_error(name, "it has other columns")
         if file.metadata.num_rows != self._files[name].rows:
-            raise self.damaged(
+            raise self.damage_error(
                 name, f"it has {file.metadata.num_rows:,} rows, but the manifest states {self._files[name].rows:,}"
             )
         max_rows = PASSAGES_PER_GROUP if name == PASSAGES else ROW_GROUP_SIZE
@@ -128,7 +128,7 @@ class TableReader:
             size = sum(chunk.total_uncompressed_size for chunk in chunks)
             values = max(chunk.num_values for chunk in chunks)
             if group.num_rows > max_rows or size > MAX_GROUP_BYTES or values > MAX_GROUP_VALUES:
-                raise self.damaged(name, f"a row group of {group.num_rows:,} rows and {size:,} bytes is too large")
+                raise self.damage_error(name, f"a row group of {group.num_rows:,} rows and {size:,} bytes is too large")
 
     @contextmanager
     def _open(self, name: str, *, dictionaries: bool = True) -> Iterator[Any]:
@@ -142,7 +142,7 @@ class TableReader:
             )
 
     @contextmanager
-    def _reported(self, name: str) -> Iterator[None]:
+    def _convert_errors(self, name: str) -> Iterator[None]:
         """Turn errors of the system and of Arrow into one about the table."""
         try:
             yield
@@ -151,7 +151,7 @@ class TableReader:
         except FileNotFoundError as error:
             raise CheckpointError(f"{self._source / name} not found, but the survey is finished; {REMEDY}") from error
         except (import_extra("pyarrow").ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            raise self.damaged(name, str(error)) from error
+            raise self.damage_error(name, str(error)) from error
 
 
 def _may_match(group: Any, only: Filters) -> bool:

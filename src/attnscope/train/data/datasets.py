@@ -34,7 +34,14 @@ class TextDataset:
         self._offsets = min(sequence_length, len(tokens) - self.windows * sequence_length)
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """Return the samples with these numbers, counted from the beginning of the run."""
+        """Return the samples with these numbers, counted from the beginning of the run.
+
+        Args:
+            samples: The numbers of samples.
+
+        Returns:
+            Token ids and targets, (samples, sequence length).
+        """
         return _batch(self.tokens, [self._start_of(sample) for sample in samples], self.sequence_length)
 
     def _start_of(self, sample: int) -> int:
@@ -59,7 +66,14 @@ class ValidationDataset:
         return self._count
 
     def get_batch(self, samples: Sequence[int]) -> Batch:
-        """Return the samples with these numbers; numbers above the last wrap around to the first."""
+        """Return the samples with these numbers; numbers above the last wrap around to the first.
+
+        Args:
+            samples: The numbers of samples.
+
+        Returns:
+            Token ids and targets, (samples, sequence length).
+        """
         return _batch(self.tokens, [self._starts[sample % self._count] for sample in samples], self.sequence_length)
 
 

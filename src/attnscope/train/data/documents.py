@@ -81,7 +81,7 @@ def _texts(path: Path, separator: str | None) -> Iterator[str]:
     """Yield the documents between the separators. In UTF-8 no character contains the byte of a line break."""
     with path.open("rb") as file:
         if separator is None:
-            yield _decoded(file.read(), path, 0)
+            yield _decode(file.read(), path, 0)
             return
         border, start, lines = separator.encode("utf-8"), 0, list[bytes]()
         for line in file:
@@ -89,13 +89,13 @@ def _texts(path: Path, separator: str | None) -> Iterator[str]:
                 lines.append(line)
                 continue
             document = b"".join(lines)
-            yield _decoded(document, path, start)
+            yield _decode(document, path, start)
             start += len(document) + len(line)
             lines.clear()
-        yield _decoded(b"".join(lines), path, start)
+        yield _decode(b"".join(lines), path, start)
 
 
-def _decoded(content: bytes, path: Path, start: int) -> str:
+def _decode(content: bytes, path: Path, start: int) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -75,7 +75,15 @@ class Tokens:
         return inside if not self._first else np.maximum(inside - self._first, 0)
 
     def window(self, start: int, length: int) -> Tensor:
-        """Return `length` tokens from `start` on, (length,), as int64."""
+        """Return `length` tokens from `start` on, (length,), as int64.
+
+        Args:
+            start: The first token.
+            length: The number of tokens.
+
+        Returns:
+            Token ids.
+        """
         begin, filled = self._place(start, length), 0
         shard = bisect_right(self._borders, begin) - 1
         found = np.empty(length, np.int64)
@@ -87,7 +95,15 @@ class Tokens:
         return torch.from_numpy(found)
 
     def document_ids(self, start: int, length: int) -> Tensor:
-        """Return the document number of each of these tokens, (length,); that of the first token is 0."""
+        """Return the document number of each of these tokens, (length,); that of the first token is 0.
+
+        Args:
+            start: The first token.
+            length: The number of tokens.
+
+        Returns:
+            Integers that rise at the start of each document.
+        """
         begin = self._place(start, length)
         first, stop = np.searchsorted(self._starts, [begin, begin + length], side="left")
         numbers = np.zeros(length, np.int64)
@@ -96,7 +112,15 @@ class Tokens:
         return torch.from_numpy(numbers.cumsum())
 
     def part(self, start: int, stop: int) -> Tokens:
-        """Return the tokens from `start` to `stop` - 1. Documents are cut at both ends."""
+        """Return the tokens from `start` to `stop` - 1. Documents are cut at both ends.
+
+        Args:
+            start: The first token.
+            stop: The token after the last one.
+
+        Returns:
+            The tokens of that range.
+        """
         found = copy(self)
         found._first = self._place(start, stop - start)
         found._stop = found._first + stop - start
@@ -189,7 +213,7 @@ def write_tokens(
         with _ChecksumFile(scratch / STARTS) as starts, shards:
             for number, document in enumerate(documents):
                 begin = shards.written
-                for ids in _encoded(document, number, plain, tokenizer.vocab_size):
+                for ids in _encode(document, number, plain, tokenizer.vocab_size):
                     shards.write(ids)
                 if shards.written > begin:
                     shards.write(end)
@@ -207,7 +231,7 @@ def write_tokens(
 
 
 @contextmanager
-def checked_by_first_rank() -> Iterator[None]:
+def skip_checksums() -> Iterator[None]:
     """Inside, `open_tokens` compares no checksums, because the first rank has just done so for all."""
     token = _are_checked.set(True)
     try:
@@ -241,10 +265,10 @@ def open_tokens(folder: str | Path, tokenizer: AnyTokenizer | None = None) -> To
             "tokenizer, or write the tokens again to another folder"
         )
     shards = [
-        _mapped(folder / _shard_name(number), TYPES[manifest.dtype], count)
+        _map_file(folder / _shard_name(number), TYPES[manifest.dtype], count)
         for number, count in enumerate(manifest.shards)
     ]
-    starts = _mapped(folder / STARTS, START_TYPE, manifest.documents)
+    starts = _map_file(folder / STARTS, START_TYPE, manifest.documents)
     if not _are_checked.get() and (damaged := find_damaged(folder, manifest.crc32, crc32_file)):
         raise CheckpointError(f"{folder / damaged[0]} is damaged: its checksum differs from {MANIFEST}; {ADVICE}")
     if starts[0] != 0 or not 0 <= starts[-1] < sum(manifest.shards):
@@ -311,7 +335,7 @@ def _shard_name(number: int) -> str:
     return f"tokens-{number:05}.bin"
 
 
-def _encoded(document: str, number: int, plain: DocumentEncoder, vocab_size: int) -> Iterator[np.ndarray]:
+def _encode(document: str, number: int, plain: DocumentEncoder, vocab_size: int) -> Iterator[np.ndarray]:
     """Yield the ids of a document in chunks, and check that all are in the vocabulary."""
     try:
         for piece in plain.encode_chunks(document):
@@ -370,7 +394,7 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 < value < 2**53
 
 
-def _mapped(path: Path, dtype: str, count: int) -> np.ndarray:
+def _map_file(path: Path, dtype: str, count: int) -> np.ndarray:
     """Memory-map a file of `count` numbers, after a check of its size."""
     size, expected = (path.stat().st_size if path.is_file() else None), count * np.dtype(dtype).itemsize
     if size != expected:
