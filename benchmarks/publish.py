@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from attnscope.atlas import ZoomPlan
 from attnscope.attention.plan import format_bytes
@@ -27,7 +26,6 @@ from attnscope.errors import SettingError
 from attnscope.explorer.static_site.plan import select_heads
 from attnscope.labs import reference_text
 from attnscope.models import Decoder
-from attnscope.models.layers import MultiHeadAttention
 from attnscope.recording import load, open_trace, read
 from attnscope.recording.layers.recorded import Layer
 from benchmarks.peers import SMOLLM2, find_model
@@ -130,14 +128,14 @@ def tables(
         yield load_table(trial, plan, folder, step)
 
 
-def record_text(source: Path, length: int, folder: Path, *, heads: int | None = None) -> Path:
-    """Record the first `length` tokens of help() and save the trace; `heads` keeps that many of the first layer."""
+def record_text(source: Path, length: int, folder: Path, *, num_layers: int | None = None) -> Path:
+    """Record the first `length` tokens of help() and save the trace; `num_layers` leaves out all later layers."""
     model, tokenizer = load(source, dtype=torch.float32)
     text = reference_text() + pydoc.plain(pydoc.render_doc("builtins"))
     ids = tokenizer.encode(text[: 64 * length])[:length]
-    if heads is not None:
+    if num_layers is not None:  # what the first layers compute does not depend on the later ones
         assert isinstance(model, Decoder)
-        keep_heads(model, heads)
+        model.blocks, model.config = model.blocks[:num_layers], replace(model.config, num_layers=num_layers)
     read(model, ids, tokenizer, progress=False).save(folder)
     return folder
 
@@ -145,23 +143,6 @@ def record_text(source: Path, length: int, folder: Path, *, heads: int | None = 
 def describe_text(source: Path) -> str:
     """Name a model and the text that it has read."""
     return f"{source.name} in float32 and Python's help()"
-
-
-def keep_heads(model: Decoder, count: int) -> None:
-    """Keep the first layer, and in it some of the heads that share the first key-value head.
-
-    Their queries and keys do not change, because nothing was computed before them.
-    """
-    model.blocks, model.config = model.blocks[:1], replace(model.config, num_layers=1)
-    attention = next(part for part in model.modules() if isinstance(part, MultiHeadAttention))
-    if count > attention.num_heads // attention.num_kv_heads:
-        raise SettingError(f"publish: expected heads of one key-value head, got {count}")
-    dim, projection = attention.head_dim, attention.query_key_value.weight
-    key, value = (dim * (attention.num_heads + part * attention.num_kv_heads) for part in (0, 1))
-    rows = [projection[: count * dim], projection[key : key + dim], projection[value : value + dim]]
-    attention.query_key_value.weight = nn.Parameter(torch.cat(rows))
-    attention.output.weight = nn.Parameter(attention.output.weight[:, : count * dim].clone())
-    attention.num_heads, attention.num_kv_heads = count, 1
 
 
 def publish_trace(folder: Path, place: Path, step: Callable[[str], None], names: str = "") -> Trial:
@@ -179,13 +160,12 @@ def publish_trace(folder: Path, place: Path, step: Callable[[str], None], names:
     return Trial(folder, place / "site", heads, length, shape, publication, busy)
 
 
-def publishing_table(trial: Trial, text: str, about: str = "") -> Table:
+def publishing_table(trial: Trial, text: str) -> Table:
     """What publishing took, and what is in the site."""
     found, parts, heads = trial.publication, count_bytes(trial.site), len(trial.heads)
     table = Table(
         title=f"Publishing {trial.length:,} tokens",
-        comparison=f"{text}, {trial.length:,} tokens: {heads:,} heads by `attnscope publish --workers {WORKERS}`. "
-        f"{about}".strip(),
+        comparison=f"{text}, {trial.length:,} tokens: {heads:,} heads by `attnscope publish --workers {WORKERS}`.",
         columns=("what", "measured"),
     )
     table.add("load average of the machine before", f"{trial.busy:.1f} on {os.cpu_count()} cores")

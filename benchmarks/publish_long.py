@@ -1,4 +1,4 @@
-"""One layer of a long text as a published site: as many heads as fit into some minutes, by the estimate.
+"""One layer of a long text as a published site, and how the time grows with the head dimension.
 
 Only the first layer of the model reads the text: its queries and keys do not depend on other layers. The constants of
 `benchmarks/publish_cost.py` come from here and from `python -m benchmarks publish`.
@@ -14,7 +14,7 @@ import torch
 
 from attnscope.attention import Causal
 from attnscope.bench import Size
-from attnscope.bench.report import Table, duration
+from attnscope.bench.report import Table
 from attnscope.explorer.static_site.publish import estimate
 from attnscope.recording import Trace
 from attnscope.recording.call import Call
@@ -22,7 +22,6 @@ from attnscope.recording.layers.recorded import Layer
 from benchmarks.peers import SMOLLM2, find_model
 from benchmarks.publish import FULL, SMALL, describe_text, publish_trace, publishing_table, record_text, view
 
-MAX_HEADS = 2  # that share the keys of one key-value head, in both models
 ESTIMATES = 5
 DIMS = (64, 128)
 
@@ -30,23 +29,14 @@ DIMS = (64, 128)
 def tables(
     size: Size, step: Callable[[str], None], model: str | None = None, tokens: int | None = None
 ) -> Iterator[Table]:
-    """Publish heads of the first layer and view them; then how the time grows with the head dimension."""
-    length, limit = size.choose(small=(4096, 5.0), full=(131_072, 1200.0))
-    length, plan = tokens or length, size.choose(small=SMALL, full=FULL)
+    """Publish the heads of the first layer and view them; then how the time grows with the head dimension."""
+    length, plan = tokens or size.choose(small=4096, full=131_072), size.choose(small=SMALL, full=FULL)
     with TemporaryDirectory() as place:
         folder = Path(place)
         source = find_model((model,) if model else size.choose(small=(), full=SMOLLM2), folder, step)
-        step("estimating")
-        seconds = estimate_head(length, DIMS[0])
-        heads = max(1, min(MAX_HEADS, int(limit / seconds)))
         step(f"recording {length:,} tokens")
-        trial = publish_trace(record_text(source, length, folder / "trace", heads=heads), folder, step)
-        yield publishing_table(
-            trial,
-            describe_text(source),
-            f"Heads of the first layer: the estimate for one is {duration(seconds)}, and at most {duration(limit)} and "
-            f"{MAX_HEADS} heads were wanted.",
-        )
+        trial = publish_trace(record_text(source, length, folder / "trace", num_layers=1), folder, step)
+        yield publishing_table(trial, f"{describe_text(source)}, first layer")
         yield from view(trial, plan, folder, step)
         step("head dimensions")
         yield dimension_table(length)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -64,9 +66,16 @@ COLOUR_MAPS = re.compile(
 """Those of them that would say something else with inverted colours."""
 
 
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["tool"]["attnscope"][
+    "project"
+]
+NOTEBOOK_LINK = re.compile(r"\[\w+\.ipynb\]\((notebooks/\w+\.ipynb)\)")
+
+
 def setup(app: Sphinx) -> None:
     """Connect the functions of this file to events of Sphinx."""
     app.connect("source-read", offer_outer_pages)
+    app.connect("source-read", offer_colab)
     app.connect("doctree-read", mark_charts)
     app.connect("autodoc-process-docstring", leave_out_numbers)
     app.connect("autodoc-process-signature", show_context_managers)
@@ -76,6 +85,21 @@ def setup(app: Sphinx) -> None:
 def offer_outer_pages(_app: Sphinx, _page: str, source: list[str]) -> None:
     """Pages of the repository that are no pages of the site, such as results of measurements, are files to download."""
     source[0] = re.sub(r"\]\((\.\./(?:\.\./)*(?:(?:benchmarks|web)/[^)]*|[A-Z_]+)\.md)\)", r"](path:\1)", source[0])
+
+
+def offer_colab(_app: Sphinx, page: str, source: list[str]) -> None:
+    """Notebooks of lessons open in Colab, once the project has an address on GitHub."""
+    if page == "learn/index":
+        source[0] = with_colab_links(source[0], PROJECT["repository"])
+
+
+def with_colab_links(text: str, repository: str) -> str:
+    """Add a link to Colab to every link to a notebook in docs/learn; Colab opens notebooks from GitHub only."""
+    name = repository.removeprefix("https://github.com/").rstrip("/")
+    if not repository or name == repository:
+        return text
+    folder = f"https://colab.research.google.com/github/{name}/blob/main/docs/learn"
+    return NOTEBOOK_LINK.sub(rf"\g<0>, [Colab]({folder}/\1)", text)
 
 
 def mark_charts(_app: Sphinx, page: nodes.document) -> None:

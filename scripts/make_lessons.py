@@ -33,6 +33,14 @@ LESSONS = (
 
 INK, BLUE, ORANGE, GREY, PALE = "#222222", "#0a5c8f", "#b5480f", "#777777", "#eef4f8"
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```\n?", re.DOTALL | re.MULTILINE)
+INSTALL = """\
+# Install AttnScope where it is missing, such as on Colab.
+from importlib.util import find_spec
+
+if find_spec("attnscope") is None:
+    %pip install --quiet "attnscope[models]\""""
+DOWNLOAD = "\n    !attnscope download smollm2-135m"
+"""The first cell of a notebook that imports AttnScope, and its last line if it loads a model."""
 
 
 class Drawing:
@@ -343,6 +351,9 @@ def notebook(name: str) -> dict[str, Any]:
     for place, piece in enumerate(pieces):
         if source := piece.strip("\n"):
             cells.append(code_cell(source) if place % 2 else markdown_cell(source))
+    code = "".join(pieces[1::2])
+    if "import attnscope" in code:
+        cells.insert(1, code_cell(INSTALL + DOWNLOAD * ("smollm2-135m" in code)))
     for number, cell in enumerate(cells):
         cell["id"] = f"{name.replace('_', '-')}-{number}"
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from attnscope.atlas import ZoomPlan
 from attnscope.attention.plan import format_bytes
-from attnscope.attention.rotary import Rotary
 from attnscope.bench.report import Table, duration
 from attnscope.errors import SettingError
 from attnscope.explorer.static_site.plan import head_size, select_heads, stored_levels
 from attnscope.explorer.static_site.publish import publish_trace
-from attnscope.models import Decoder
-from attnscope.models.published_configs import DECODERS
-from attnscope.recording import read
 from attnscope.recording.layers.recorded import Layer
 from benchmarks import publish_cost
 from benchmarks.__main__ import run
-from benchmarks.publish import keep_heads, spread, viewed_heads
+from benchmarks.publish import spread, viewed_heads
 from benchmarks.publish_cost import (
     Minute,
     Rates,
@@ -170,27 +164,6 @@ def test_viewed_heads_and_their_steps() -> None:
 def test_tiles_are_told_from_other_responses() -> None:
     assert is_tile("3/0/12?ch=max")
     assert not any(map(is_tile, ("profile", "col/0", "thumbs?ch=max", "3/0?ch=max")))
-
-
-def test_a_kept_head_has_the_queries_and_keys_of_the_whole_model() -> None:
-    torch.manual_seed(0)
-    shape = replace(DECODERS["smollm2-135m"], vocab_size=50, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2)
-    model = Decoder(
-        replace(shape, head_dim=8, position_encoding=Rotary(dim=8, layout="half"), intermediate_size=32)
-    ).eval()
-    ids = torch.randint(50, (1, 40))
-    whole = read(model, ids, progress=False)
-    keep_heads(model, 2)
-    kept = read(model, ids, progress=False)
-    assert (len(whole), len(kept)) == (2, 1)
-    expected, found = (trace.layer(0) for trace in (whole, kept))
-    assert isinstance(expected, Layer)
-    assert isinstance(found, Layer)
-    expected, found = expected.merge_calls(), found.merge_calls()
-    assert torch.allclose(found.query, expected.query[:, :2], atol=1e-6)
-    assert torch.allclose(found.key, expected.key[:, :1], atol=1e-6)
-    with pytest.raises(SettingError, match="heads of one key-value head"):
-        keep_heads(model, 3)
 
 
 def test_the_cost_model_has_every_row() -> None:

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 from attnscope.labs.exercises import EFFORT
 from attnscope.labs.exercises import NAMES as EXERCISES
-from scripts.make_lessons import FIGURES, IMAGES, LESSONS, PAGES, Drawing, notebook, notebook_text
+from scripts.make_lessons import FIGURES, IMAGES, INSTALL, LESSONS, PAGES, Drawing, notebook, notebook_text
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE_BY = "make it again: .venv/bin/python scripts/make_lessons.py"
@@ -75,6 +75,9 @@ def test_the_notebook_is_valid_and_has_the_code_and_links_of_the_page(name: str)
     nbformat.validate(json.loads(text))
     cells = notebook(name)["cells"]
     code = [cell["source"] for cell in cells if cell["cell_type"] == "code"]
+    installs = code[0].startswith(INSTALL)
+    code = code[1:] if installs else code
+    assert installs == ("import attnscope" in "".join(code))
     assert len(code) == page(name).count("```python\n")
     assert all(source in page(name) for source in code)
     words = "".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")

@@ -1,6 +1,7 @@
 """The docs build as a site without a warning, and the site asks nobody else for anything."""
 
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import pytest
 from PIL import Image
 
+from scripts.make_lessons import LESSONS
 from tests.explorer.browser import chromium, needs_chromium
 from tests.project.test_api import shown_on
 
@@ -39,6 +41,18 @@ def test_every_page_of_the_docs_is_on_the_site(site: Path) -> None:
 def test_the_site_works_without_a_network(site: Path) -> None:
     asking = [page.name for page in site.rglob("*.html") if ASKED_FOR.search(page.read_text(encoding="utf-8"))]
     assert asking == []
+
+
+def test_notebooks_open_in_colab_once_the_project_is_on_github() -> None:
+    with_colab_links = runpy.run_path(str(ROOT / "docs" / "conf.py"))["with_colab_links"]
+    index = (ROOT / "docs/learn/index.md").read_text(encoding="utf-8")
+    assert with_colab_links(index, "") == with_colab_links(index, "https://example.org/attnscope") == index
+    links = re.findall(r"\[Colab\]\((\S+?)\)", with_colab_links(index, "https://github.com/someone/attnscope/"))
+    assert len(links) == len(LESSONS)
+    for link in links:
+        start = "https://colab.research.google.com/github/someone/attnscope/blob/main/"
+        assert link.startswith(start)
+        assert (ROOT / link.removeprefix(start)).is_file()
 
 
 def test_formulas_need_no_script(site: Path) -> None:

@@ -105,7 +105,13 @@ class Widget(import_extra("anywidget").AnyWidget):
 
 
 def make_display_bundle(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the MIME bundle and metadata of a trace; the widget is reused unless the trace has changed."""
+    """Return the MIME bundle and metadata of a trace."""
+    data, metadata = make_cell_widget(trace)._repr_mimebundle_()
+    return {**data, "text/plain": repr(trace)}, metadata
+
+
+def make_cell_widget(trace: Trace) -> Widget:
+    """Return the widget that a cell shows for a trace: the same one again, unless the trace has changed."""
     outline = [(name, tuple(layer.shape)) for name, layer in trace.layers.items()]
     widget, before = _WIDGETS.get(id(trace), (None, None))
     if widget is None or widget.comm is None or before != outline:
@@ -115,8 +121,7 @@ def make_display_bundle(trace: Trace) -> tuple[dict[str, Any], dict[str, Any]]:
         widget.hold_weakly()
         weakref.finalize(trace, _WIDGETS.pop, id(trace), None).atexit = False
         _WIDGETS[id(trace)] = widget, outline
-    data, metadata = widget._repr_mimebundle_()
-    return {**data, "text/plain": repr(trace)}, metadata
+    return widget
 
 
 _WIDGETS: dict[int, tuple[Widget, list[Any]]] = {}  # by id(trace)

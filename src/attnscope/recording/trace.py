@@ -383,6 +383,13 @@ class Trace(Mapping[str, AttentionMatrix]):
             pass
         return {"text/plain": repr(self)}
 
+    def _display_(self) -> Any:
+        """The explorer in a cell of marimo, or the text of `repr` where it cannot be shown."""
+        try:
+            return load_viewer().make_cell_widget(self)
+        except AttnScopeError:
+            return repr(self)
+
     @classmethod
     def from_contents(cls, contents: Contents) -> Trace:
         """A trace from the contents of a folder.

@@ -34,6 +34,10 @@ class Viewer(Protocol):
         """The MIME bundle that a notebook shows for the trace."""
         ...
 
+    def make_cell_widget(self, trace: Any) -> Any:
+        """The widget of that bundle, for notebooks that show objects."""
+        ...
+
 
 @cache
 def load_viewer() -> Viewer:
