@@ -44,7 +44,7 @@ NEED_AN_EXTRA = {
     "tables": "from attnscope.heads import score_heads; score_heads(trace, progress=False).to_pandas()",
     "train": "from attnscope.train.data.documents import read_documents; list(read_documents(['a.parquet']))",
     "survey": "main(['survey', 'show', '.'])",
-    "ray": "from attnscope.extras import import_extra; import_extra('ray.data')",
+    "ray": "from attnscope.extras import import_extra; import_extra('ray')",
     "s3": "from attnscope.extras import require; require('s3')",
     "explore": "main(['explore', '--no-browser'])",
     "triton": "sys.modules['triton'] = None; import attnscope.attention.triton.launch",
