@@ -170,7 +170,7 @@ def wait_until_scored(page: Page) -> None:
 
 
 def pan_at(page: Page, zoom: float, plan: Plan) -> list[float]:
-    """Drag the map at a zoom to and fro, once to load all tiles, then for the time between frames."""
+    """Drag the map at a zoom back and forth, once to load all tiles, then for the time between frames."""
     middle = {"query": plan.tokens * 3 // 4, "key": plan.tokens // 2}
     page.evaluate(SET, {"view": "map", "centre": middle, "zoom": zoom})
     found: list[float] = []
@@ -186,7 +186,7 @@ def pan_at(page: Page, zoom: float, plan: Plan) -> list[float]:
 
 
 def drag(page: Page) -> None:
-    """Drag the map to and fro for a second or two."""
+    """Drag the map back and forth for a second or two."""
     box: Any = page.locator("canvas.map-heat").bounding_box()
     x, y = box["x"] + box["width"] / 3, box["y"] + box["height"] / 2
     page.mouse.move(x, y)

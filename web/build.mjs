@@ -83,7 +83,7 @@ async function splitPage() {
 
 /** Terser after esbuild: a twentieth less to load. */
 async function shrink([name, bytes, inputs]) {
-  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 3, keep_fargs: false } });
+  const { code } = await minify(Buffer.from(bytes).toString(), { module: true, ecma: 2022, compress: { passes: 3, keep_fargs: false, lhs_constants: false } });
   return [name, Buffer.from(inputs.some((path) => path.includes("node_modules/preact/")) ? preactLicense() + code : code)];
 }
 

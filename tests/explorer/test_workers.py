@@ -164,3 +164,10 @@ def test_slow_work_runs_after_everything_else(niceness: int) -> None:
 
     with ThreadPoolExecutor(1) as thread:  # whose own priority is lowered, and not that of this process
         assert thread.submit(try_pools).result() == (niceness, max(niceness, NICENESS))
+
+
+def test_work_of_closed_pools_is_cancelled() -> None:
+    pools = WorkerPools()
+    pools.close()
+    with pytest.raises(Cancelled, match="is closing"):
+        run_coroutine(pools.run(pools.slow, never, lambda: None))

@@ -24,7 +24,7 @@ MIN_ESTIMATED = 2048  # tokens from which on an estimate is printed
         "attnscope look HuggingFaceTB/SmolLM2-135M-Instruct report.txt",
         "attnscope look smollm2-135m report.txt",
         "attnscope look facebook/dinov2-small photo.jpg",
-        'attnscope look llava-hf/llava-1.5-7b-hf photo.jpg "What is on the table?" --answer 20',
+        'attnscope look llava-hf/llava-1.5-7b-hf photo.jpg "What is this?" --answer 20',
     ],
 )
 @argument("model", about="a folder, a GGUF file, a name on the hub, or a downloaded model such as smollm2-135m")

@@ -139,7 +139,7 @@ HOSTILE = {
     "doubling": ("{% set n = namespace(s='aaaa') %}" + DOUBLING, MEMORY),
     "doubling lists": ("{% set n = namespace(s=[1]) %}" + DOUBLING, MEMORY),
     "loops in loops": (LOOP * 3 + "{% endfor %}" * 3, COMPUTING),
-    "loops that write": (LOOP * 3 + "word" + "{% endfor %}" * 3, LENGTH),
+    "loops that write": (LOOP * 3 + "word" * 99 + "{% endfor %}" * 3, LENGTH),
     "percent": ("{{ '%1000000000d' % 1 }}", MEMORY),
     "percent, less": ("{{ '%50000000d' % 1 }}", LENGTH),
     "format": ("{{ '{:1000000000d}'.format(1) }}", MEMORY),

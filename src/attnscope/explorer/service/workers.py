@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from attnscope.atlas.background import NICENESS, lower_priority
+from attnscope.errors import Cancelled
 from attnscope.explorer.service.guard import Receive
 
 Result = TypeVar("Result")
@@ -39,11 +40,22 @@ class WorkerPools:
         self.model = _make_pool("model", 8)  # one runs the model; the others wait in its queue
         self._background = _make_pool("background", 1, NICENESS)
         self._results: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
 
     async def run(self, pool: Executor, receive: Receive, function: Callable[[], Result]) -> Result:
-        """Run a function in a pool; raises ClientDisconnected if the client disconnects first."""
-        return await until_disconnect(receive, asyncio.wrap_future(pool.submit(function)))
+        """Run a function in a pool.
+
+        Raises:
+            ClientDisconnected: The client disconnects first.
+            Cancelled: The pools are closed.
+        """
+        try:
+            future = pool.submit(function)
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            raise Cancelled("the explorer is closing") from error
+        return await until_disconnect(receive, asyncio.wrap_future(future))
 
     def submit_background(self, key: Hashable, function: Callable[[], Result]) -> Future[Result]:
         """Return the future of background work that clients poll for.
@@ -67,6 +79,7 @@ class WorkerPools:
 
     def close(self) -> None:
         """Cancel what has not started, and wait for what is running."""
+        self._closed = True
         pools = (self.quick, self.slow, self.search, self.model, self._background)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
