@@ -38,7 +38,9 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 8 x 8 bins and a pyramid from stride 4 on, so that a short head has many of both."""
     for module in (plan, pyramid):
         monkeypatch.setattr(module, "TILE_SIZE", 8)
-    monkeypatch.setitem(HeadAtlas.__init__.__kwdefaults__, "coarse_stride", 4)
+    defaults = HeadAtlas.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "coarse_stride", 4)
 
 
 CAUSAL = Causal()

@@ -45,8 +45,9 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of the site that one process writes."""
-    return read_tree(published(open_trace(trace), tmp_path_factory.mktemp("processes") / "site"))
+    """The files of the site that one process writes, with as many threads as the others: sums round alike."""
+    with publish._threads(1):
+        return read_tree(published(open_trace(trace), tmp_path_factory.mktemp("processes") / "site"))
 
 
 def command(trace: Path, site: Path, workers: int) -> list[str]:
@@ -56,7 +57,10 @@ def command(trace: Path, site: Path, workers: int) -> list[str]:
 
 @contextmanager
 def running(trace: Path, site: Path, workers: int) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command(trace, site, workers), text=True, stderr=subprocess.PIPE) as process:
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command(trace, site, workers), text=True, stderr=subprocess.PIPE, env=surroundings
+    ) as process:
         try:
             yield process
         finally:

@@ -65,7 +65,8 @@ class HeadAtlas:
                 "with .batch(b) and .head(h)"
             )
         self.matrix, self.name = matrix, name
-        self.plan = ZoomPlan(*matrix.shape, coarse_stride)
+        queries, keys = matrix.shape
+        self.plan = ZoomPlan(queries, keys, coarse_stride)
         self._cache = cache
         self._pyramid = Pyramid(self.plan)
         self._job = Job(lambda *callbacks: self._pyramid.step(matrix, *callbacks), FOREGROUND)
