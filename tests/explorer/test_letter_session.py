@@ -74,8 +74,8 @@ def test_the_example_takes_sentences_and_says_how(handle: Handle) -> None:
 
 @needs_chromium
 def test_a_head_of_the_example_is_not_shown_as_if_letters_had_made_it(browser: Browser, handle: Handle) -> None:
-    with shown(browser, f"{handle.url}#1/-/L3H0/map") as page:
-        example = state(page)["trace"]
+    example = handle.get("/api/1/session").json["example"]  # other tests have typed sentences, which are listed before
+    with shown(browser, f"{handle.url}#1/{example}/L3H0/map") as page:
         until(page, lambda: page.inner_text(".head-title-label") == "induction", "the label of the head")
         sentence = "Attends to the token after another occurrence of the current token."
         assert page.inner_text(".head-sentence") == sentence
