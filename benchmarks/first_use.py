@@ -90,7 +90,7 @@ class Home:
                 page.wait_for_selector(DRAWN, state="attached", timeout=1000 * MAX_SECONDS)
                 seconds = time.perf_counter() - start
         finally:
-            os.kill(process.pid, signal.SIGINT)
+            os.kill(process.pid, signal.SIGTERM)  # an ignored SIGINT would be inherited
             cpu_seconds = self._wait(process)
         return Cost(seconds, cpu_seconds)
 
