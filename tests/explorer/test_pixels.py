@@ -34,7 +34,7 @@ pytestmark = needs_chromium
 
 LONG = 100_003
 PLANTED_IN, PLANTED_STRIDE = 8_192, 16
-PLANTED_BLOCK = 8  # bins of 1 to 2 pixels: 16 pixels hold one mark
+PLANTED_BLOCK = 8  # bins along the side of a block with one mark: at most 16 pixels, as a bin has 1 to 2
 LOW_WINDOW = {"width": 1000, "height": 420}  # a plot of fewer pixels than there are bins at the level below the first
 
 

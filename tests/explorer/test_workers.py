@@ -171,3 +171,5 @@ def test_work_of_closed_pools_is_cancelled() -> None:
     pools.close()
     with pytest.raises(Cancelled, match="is closing"):
         run_coroutine(pools.run(pools.slow, never, lambda: None))
+    with pytest.raises(Cancelled, match="is closing"):
+        pools.submit_background("key", lambda: None)

@@ -49,19 +49,16 @@ class WorkerPools:
             ClientDisconnected: The client disconnects first.
             Cancelled: The pools are closed.
         """
-        try:
-            future = pool.submit(function)
-        except RuntimeError as error:
-            if not self._closed:
-                raise
-            raise Cancelled("the explorer is closing") from error
-        return await until_disconnect(receive, asyncio.wrap_future(future))
+        return await until_disconnect(receive, asyncio.wrap_future(self._submit(pool, function)))
 
     def submit_background(self, key: Hashable, function: Callable[[], Result]) -> Future[Result]:
         """Return the future of background work that clients poll for.
 
         New work cancels other background work that has not started. A failure is returned once, and retried when the
         same key is submitted again.
+
+        Raises:
+            Cancelled: The pools are closed.
         """
         with self._lock:
             future = self._results.get(key)
@@ -69,13 +66,21 @@ class WorkerPools:
                 for other in list(self._results):
                     if self._results[other].cancel():
                         del self._results[other]
-                future = self._results[key] = self._background.submit(function)
+                future = self._results[key] = self._submit(self._background, function)
             self._results.move_to_end(key)
             while len(self._results) > MAX_RESULTS:
                 self._results.popitem(last=False)
             if future.done() and not future.cancelled() and future.exception() is not None:
                 self._results.pop(key, None)
             return future
+
+    def _submit(self, pool: Executor, function: Callable[[], Result]) -> Future[Result]:
+        try:
+            return pool.submit(function)
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            raise Cancelled("the explorer is closing") from error
 
     def close(self) -> None:
         """Cancel what has not started, and wait for what is running."""
