@@ -65,10 +65,7 @@ COLOUR_MAPS = re.compile(
 )
 """Those of them that would say something else with inverted colours."""
 
-
-PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["tool"]["attnscope"][
-    "project"
-]
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
 NOTEBOOK_LINK = re.compile(r"\[\w+\.ipynb\]\((notebooks/\w+\.ipynb)\)")
 
 
@@ -90,7 +87,7 @@ def offer_outer_pages(_app: Sphinx, _page: str, source: list[str]) -> None:
 def offer_colab(_app: Sphinx, page: str, source: list[str]) -> None:
     """Notebooks of lessons open in Colab, once the project has an address on GitHub."""
     if page == "learn/index":
-        source[0] = with_colab_links(source[0], PROJECT["repository"])
+        source[0] = with_colab_links(source[0], PYPROJECT["tool"]["attnscope"]["project"]["repository"])
 
 
 def with_colab_links(text: str, repository: str) -> str:

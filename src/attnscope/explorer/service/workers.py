@@ -27,6 +27,26 @@ class ClientDisconnected(Exception):  # noqa: N818 - not an error of the server
     """The client disconnected before the response was ready."""
 
 
+class WorkerPool(ThreadPoolExecutor):
+    """A thread pool in which work that comes after its end is Cancelled, not an error."""
+
+    _is_closed = False
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        """Start a function; raises Cancelled if the pool is shut down."""
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            if not self._is_closed:
+                raise
+            raise Cancelled("the explorer is closing") from error
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no more work."""
+        self._is_closed = True
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
 class WorkerPools:
     """Thread pools: `quick` for tiles and rows, `slow` for work of seconds, `model` for requests to the model.
 
@@ -40,7 +60,7 @@ class WorkerPools:
         self.model = _make_pool("model", 8)  # one runs the model; the others wait in its queue
         self._background = _make_pool("background", 1, NICENESS)
         self._results: OrderedDict[Hashable, Future[Any]] = OrderedDict()
-        self._lock, self._closed = threading.Lock(), False
+        self._lock = threading.Lock()
 
     async def run(self, pool: Executor, receive: Receive, function: Callable[[], Result]) -> Result:
         """Run a function in a pool.
@@ -49,7 +69,7 @@ class WorkerPools:
             ClientDisconnected: The client disconnects first.
             Cancelled: The pools are closed.
         """
-        return await until_disconnect(receive, asyncio.wrap_future(self._submit(pool, function)))
+        return await until_disconnect(receive, asyncio.wrap_future(pool.submit(function)))
 
     def submit_background(self, key: Hashable, function: Callable[[], Result]) -> Future[Result]:
         """Return the future of background work that clients poll for.
@@ -66,7 +86,7 @@ class WorkerPools:
                 for other in list(self._results):
                     if self._results[other].cancel():
                         del self._results[other]
-                future = self._results[key] = self._submit(self._background, function)
+                future = self._results[key] = self._background.submit(function)
             self._results.move_to_end(key)
             while len(self._results) > MAX_RESULTS:
                 self._results.popitem(last=False)
@@ -74,17 +94,8 @@ class WorkerPools:
                 self._results.pop(key, None)
             return future
 
-    def _submit(self, pool: Executor, function: Callable[[], Result]) -> Future[Result]:
-        try:
-            return pool.submit(function)
-        except RuntimeError as error:
-            if not self._closed:
-                raise
-            raise Cancelled("the explorer is closing") from error
-
     def close(self) -> None:
         """Cancel what has not started, and wait for what is running."""
-        self._closed = True
         pools = (self.quick, self.slow, self.search, self.model, self._background)
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -121,9 +132,9 @@ async def wait_until_done(future: Future[Any], timeout_seconds: float | None = N
         await asyncio.wait_for(done.wait(), timeout_seconds)
 
 
-def _make_pool(name: str, threads: int, niceness: int = 0) -> ThreadPoolExecutor:
+def _make_pool(name: str, threads: int, niceness: int = 0) -> WorkerPool:
     prefix = f"attnscope-{name}"
-    return ThreadPoolExecutor(threads, thread_name_prefix=prefix, initializer=lower_priority, initargs=(niceness,))
+    return WorkerPool(threads, thread_name_prefix=prefix, initializer=lower_priority, initargs=(niceness,))
 
 
 async def _wait_for_disconnect(receive: Callable[[], Awaitable[Any]]) -> None:
