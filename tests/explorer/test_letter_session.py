@@ -88,8 +88,8 @@ def test_a_head_of_the_example_is_not_shown_as_if_letters_had_made_it(browser: B
         page.fill("#sentence-text", TEXT)
         page.click("button:text-is('Run')")
         until(page, lambda: state(page)["trace"] != example, "the run")
+        until(page, lambda: page.locator(".sentence-maps .map").is_visible(), "the heatmap")
         drawn(page)
-        assert page.locator(".sentence-maps .map").is_visible()
         assert (state(page)["layer"], page.input_value("#sentence-text")) == (0, TEXT)
         change(page, trace=example, layer=3, head=0)  # as the Back button does
         until(page, lambda: not page.locator(".sentence-maps .map").is_visible(), "the text box alone")
