@@ -19,11 +19,11 @@ from typing import NamedTuple
 import torch
 
 from attnscope.atlas import ZoomPlan
-from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.report import Table, duration
 from attnscope.errors import SettingError
 from attnscope.explorer.static_site.plan import select_heads
+from attnscope.formatting import format_bytes
 from attnscope.labs import reference_text
 from attnscope.models import Decoder
 from attnscope.recording import load, open_trace, read

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from attnscope.atlas import ZoomPlan
-from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.report import Table
 from attnscope.explorer.static_site.plan import stored_levels
+from attnscope.formatting import format_bytes
 
 CHANNELS = 2
 MEASURED_DIM = 64  # of the heads that were measured

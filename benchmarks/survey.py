@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import torch
 
-from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.memory import with_peak_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race, seconds
 from attnscope.errors import SettingError
+from attnscope.formatting import format_bytes
 from attnscope.models import Decoder, DecoderConfig, save, train_bpe
 from attnscope.models.published_configs import DECODERS
 from attnscope.survey import Settings, Workers, run_survey

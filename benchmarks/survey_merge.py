@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.report import Table, duration
+from attnscope.formatting import format_bytes
 from attnscope.models.published_configs import DECODERS
 from attnscope.survey.execution.merge_tree import GROUP_SIZE, Group, merge_group, missing_groups, save_group
 from attnscope.survey.folder import PARTIALS, SurveyFolder

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.figures import lines
+from attnscope.formatting import format_bytes
 from benchmarks.peers import scripts
 from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.libraries import PLAIN, RECORD, Library, Method

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
+from attnscope.formatting import format_bytes
 from benchmarks.peers import browser
 from benchmarks.peers import scripts as page_scripts
 from benchmarks.peers.capped_process import TOO_LONG, Outcome, run_capped

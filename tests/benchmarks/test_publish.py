@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from attnscope.atlas import ZoomPlan
-from attnscope.attention.plan import format_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.errors import SettingError
 from attnscope.explorer.static_site.plan import head_size, select_heads, stored_levels
 from attnscope.explorer.static_site.publish import publish_trace
+from attnscope.formatting import format_bytes
 from attnscope.recording.layers.recorded import Layer
 from benchmarks import publish_cost
 from benchmarks.__main__ import run

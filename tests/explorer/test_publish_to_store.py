@@ -14,12 +14,12 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from attnscope.attention.plan import format_bytes
 from attnscope.cli.main import main
 from attnscope.errors import SettingError
 from attnscope.explorer.static_site import site_writer
 from attnscope.explorer.static_site.plan import select_heads
 from attnscope.explorer.static_site.publish import publish_trace
+from attnscope.formatting import format_bytes
 from attnscope.recording import open_trace
 from attnscope.stores import retries
 from attnscope.stores.paths import StoreError, StorePath, to_path

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "attnscope"
 # From the ground up. Neighbours on one floor do not know each other. "attnscope" is the package's own `__init__`, whose
 # public names come from everywhere: whoever imports it stands above them all.
 FLOORS = (
-    {"errors", "version"},
+    {"errors", "formatting", "version"},
     {"atomic_files", "checksums", "folder_lock", "extras", "downloads", "progress"},
     {"attention", "stores"},
     {"matrix", "variants"},
@@ -138,15 +138,15 @@ def fault_of(layer: str, imported: str) -> str | None:
     top = imported.partition(".")[0]
     if top == "attnscope":
         other = layer_of(imported)
-        if layer == "attention" and other not in ("attention", "errors"):
-            return f"attention knows only torch, the standard library and attnscope.errors, not {imported}"
+        if layer == "attention" and other not in ("attention", "errors", "formatting"):
+            return f"attention knows only torch, the standard library, errors and formatting, not {imported}"
         if other == layer or RANK.get(other, len(FLOORS)) < RANK[layer]:
             return None
         return f"{layer} must not import {imported}: it does not stand below"
     if top in sys.stdlib_module_names:
         return None
     if layer == "attention" and top != "torch":
-        return f"attention knows only torch, the standard library and attnscope.errors, not {imported}"
+        return f"attention knows only torch, the standard library, errors and formatting, not {imported}"
     for extra, places in PLACES.items():
         if imported == extra or imported.startswith(f"{extra}."):
             return None if layer in places else f"{extra} may be imported only in {sorted(places)}"

@@ -20,6 +20,7 @@ from attnscope.attention.regions import Region, area, band
 from attnscope.attention.spec import AttentionSpec
 from attnscope.attention.triton.support import plan_kernels
 from attnscope.errors import UnsupportedError
+from attnscope.formatting import format_bytes, format_count
 
 BACKENDS = ("auto", "fused", "streaming", "reference")
 
@@ -143,7 +144,7 @@ class Plan:
         """Say what the backend does."""
         if self.fused_plan is not None:
             kinds = sorted({block.kind.value for group in self.fused_plan.groups for block in group.blocks})
-            calls = f"{self.kernel_calls} kernel call" + "s" * (self.kernel_calls != 1)
+            calls = format_count(self.kernel_calls, "kernel call")
             return f"{calls} ({', '.join(kinds) or 'empty mask'})" + " merged by lse" * (self.kernel_calls > 1)
         if self.streaming_plan is not None:
             block = f"{self.streaming_plan.block_rows} x {self.streaming_plan.block_columns}"
@@ -250,16 +251,3 @@ def _make_streaming_plan(spec: AttentionSpec, region_mask: RegionMask | None) ->
     rows = min(rows, max(block.min_rows, keys_per_row))  # high blocks of a narrow band are mostly outside it
     exact = region_mask is not None and region_mask.key_mask is None
     return streaming.StreamingPlan(groups, exact, rows, columns)
-
-
-def format_bytes(count: float) -> str:
-    """Format a number of bytes with its unit.
-
-    >>> format_bytes(4_194_304)
-    '4.19 MB'
-    """
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from attnscope.attention.plan import format_bytes
 from attnscope.bench import Size
 from attnscope.bench.memory import peak_extra_bytes
 from attnscope.bench.report import Table, duration
 from attnscope.bench.timing import race
 from attnscope.extras import import_extra
+from attnscope.formatting import format_bytes
 from attnscope.heads import score_heads
 from attnscope.models import Decoder, save
 from attnscope.models.published_configs import DECODERS

@@ -10,6 +10,7 @@ from attnscope.cli.commands import Options
 from attnscope.cli.output_paths import report_write_errors
 from attnscope.errors import SettingError
 from attnscope.extras import require
+from attnscope.formatting import format_count
 
 if TYPE_CHECKING:
     from attnscope.heads import HeadsOverTraining
@@ -34,7 +35,7 @@ def show_over_training(options: Options) -> None:
     require("figures")
     found = read_over_training(run)
     print("\n".join(lines_of(found)), flush=True)
-    count = f"{len(found.steps)} step{'s' * (len(found.steps) > 1)}"
+    count = format_count(len(found.steps), "step")
     print(f"\n{count} recorded, the last is {found.steps[-1]:,}", file=sys.stderr)
     with report_write_errors(folder / PICTURE, command_name="heads"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.output_paths import report_write_errors
 from attnscope.cli.progress import stderr_progress
 from attnscope.extras import require
+from attnscope.formatting import format_count, format_seconds
 
 if TYPE_CHECKING:
     from attnscope.stores.paths import AnyPath
@@ -57,10 +58,10 @@ def publish(options: Options) -> None:
     if options.gallery is not None:
         publish_gallery(options)
         return
-    from attnscope.attention.plan import format_bytes
     from attnscope.errors import SettingError
     from attnscope.explorer.static_site import plan
     from attnscope.explorer.static_site.publish import estimate, publish_trace
+    from attnscope.formatting import format_bytes
     from attnscope.recording import open_trace
     from attnscope.stores.paths import to_path
 
@@ -107,7 +108,6 @@ def explain_interrupt(target: AnyPath) -> Iterator[None]:
 
 def publish_gallery(options: Options) -> None:
     """Write the page of a gallery, and print where it is."""
-    from attnscope.cli.survey_tables import plural
     from attnscope.errors import SettingError
     from attnscope.explorer.static_site.gallery import write_gallery
 
@@ -117,16 +117,5 @@ def publish_gallery(options: Options) -> None:
         raise SettingError(f"publish: --gallery cannot be combined with {[*given, '--estimate'][0]}")
     with report_write_errors(options.gallery, command_name="publish"):
         sites = write_gallery(options.gallery, title=options.name)
-    models = {site.model for site in sites}
-    print(f"{Path(options.gallery) / 'index.html'}: {plural(len(sites), 'site')} of {plural(len(models), 'model')}")
-
-
-def format_seconds(seconds: float) -> str:
-    """Format an estimated duration.
-
-    >>> format_seconds(12.3), format_seconds(400), format_seconds(10_000)
-    ('12 s', '7 min', '2.8 h')
-    """
-    if seconds < 120:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    models = format_count(len({site.model for site in sites}), "model")
+    print(f"{Path(options.gallery) / 'index.html'}: {format_count(len(sites), 'site')} of {models}")

@@ -14,9 +14,10 @@ import click
 
 from attnscope.cli.commands import Options, argument, command, make_group, option
 from attnscope.cli.survey_export import export
-from attnscope.cli.survey_tables import diff, plural, show
+from attnscope.cli.survey_tables import diff, show
 from attnscope.errors import SettingError
 from attnscope.extras import require
+from attnscope.formatting import format_count
 
 if TYPE_CHECKING:
     from attnscope.survey import Survey
@@ -145,8 +146,8 @@ def print_result(found: Survey, folder: str, *, was_finished: bool) -> None:
     if was_finished:
         print(f"{folder} already holds this survey, and it is finished", file=sys.stderr)
     print(
-        f"{plural(corpus['tokens'], 'token')} in {plural(corpus['passages'], 'passage')} of "
-        f"{plural(corpus['documents'], 'document')}, {plural(problems, 'problem')}, in {folder}"
+        f"{format_count(corpus['tokens'], 'token')} in {format_count(corpus['passages'], 'passage')} of "
+        f"{format_count(corpus['documents'], 'document')}, {format_count(problems, 'problem')}, in {folder}"
     )
     if problems:
         print(f"problems are listed in {folder}/manifest.json", file=sys.stderr)
@@ -172,11 +173,11 @@ class Display:
         """Show the amount of work the first time, and the progress."""
         if self.progress is None:
             self.progress = progress
-            done, shards = progress.shards_done, plural(progress.shards, "shard")
+            done, shards = progress.shards_done, format_count(progress.shards, "shard")
             resuming = f"resuming after {done:,} of {shards}: " if done else ""
             tokens = float(f"{progress.expected_tokens:.2g}")  # a rough estimate before the first shard
             size = f"{progress.size / 1e6:,.1f} MB" if progress.size >= 1e6 else f"{progress.size / 1e3:,.1f} kB"
-            missing = plural(progress.missing, "shard")
+            missing = format_count(progress.missing, "shard")
             self._bar.print(f"{resuming}{missing} to read, about {tokens:,.0f} tokens; the corpus has {size}")
         tokens, total = progress.tokens, progress.expected_tokens
         self._bar.update(tokens, status_text(progress), plain=f"{tokens:,} tokens", total=total)
@@ -184,7 +185,7 @@ class Display:
     def print_resume_hint(self) -> None:
         """Print how to resume."""
         if self.progress is not None:
-            done, shards = self.progress.shards_done, plural(self.progress.shards, "shard")
+            done, shards = self.progress.shards_done, format_count(self.progress.shards, "shard")
             self._bar.print(f"stopped after {done:,} of {shards}; the same command resumes it")
 
     def print_excluded(self) -> None:

@@ -11,9 +11,9 @@ import click
 from attnscope.cli.commands import Name, Options, argument, command, option
 from attnscope.cli.output_paths import report_write_errors
 from attnscope.cli.progress import stderr_progress
-from attnscope.cli.publish import format_seconds
 from attnscope.errors import SettingError
 from attnscope.extras import require
+from attnscope.formatting import format_seconds
 
 if TYPE_CHECKING:
     from attnscope.survey.headvis.export import Estimate
@@ -81,7 +81,7 @@ def export(options: Options) -> None:
 
 def describe(expected: Estimate) -> str:
     """The estimate in one line."""
-    from attnscope.attention.plan import format_bytes
+    from attnscope.formatting import format_bytes
 
     return (
         f"{expected.num_heads:,} heads, {expected.num_sequences:,} passages, {expected.num_tokens:,} tokens; "
@@ -91,7 +91,7 @@ def describe(expected: Estimate) -> str:
 
 def describe_tree(tree: Path) -> str:
     """Where a tree is, and its size."""
-    from attnscope.attention.plan import format_bytes
+    from attnscope.formatting import format_bytes
 
     files = [path for path in tree.rglob("*") if path.is_file()]
     return f"{tree}: {len(files):,} files, {format_bytes(sum(path.stat().st_size for path in files))}"

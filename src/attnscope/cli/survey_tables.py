@@ -21,6 +21,7 @@ from attnscope.cli.json_output import print_json, statistics_to_json
 from attnscope.cli.output_paths import check_output_file, report_write_errors
 from attnscope.errors import SettingError
 from attnscope.extras import require
+from attnscope.formatting import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,21 +156,12 @@ def print_text(console: Console, text: str) -> None:
 def describe_survey(survey: Survey) -> str:
     """Model, corpus and problems in one line."""
     model, corpus, problems = (survey.manifest[part] for part in ("model", "corpus", "problems"))
-    counts = ", ".join(plural(corpus[name], name[:-1]) for name in ("files", "documents", "passages", "tokens"))
-    summary = plural(problems["count"], "problem") if problems["count"] else "no problems"
+    counts = ", ".join(format_count(corpus[name], name[:-1]) for name in ("files", "documents", "passages", "tokens"))
+    summary = format_count(problems["count"], "problem") if problems["count"] else "no problems"
     if problems["first"]:
         first = problems["first"][0]
         summary += f", the first: {first['file']} {first['location']}: {first['reason']}"
     return clean(f"{model['name']} ({model['parameters']:,} parameters) on {counts}; {summary}")
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun in singular or plural.
-
-    >>> plural(1, "file"), plural(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def count_labels(table: HeadTable) -> str:

@@ -14,8 +14,9 @@ import click
 
 from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.json_output import print_json
-from attnscope.cli.survey_tables import BAR_CHARACTERS, PIPE_WIDTH, clean, make_table, plural, print_table, print_text
+from attnscope.cli.survey_tables import BAR_CHARACTERS, PIPE_WIDTH, clean, make_table, print_table, print_text
 from attnscope.errors import SettingError
+from attnscope.formatting import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -180,8 +181,8 @@ def describe_two(runs: Sequence[RunReader], top: int, console: Console) -> list[
 
 def describe_size(run: RunReader) -> str:
     """The size of a run in one line."""
-    layers = plural(len({head.layer for head in run.heads}), "layer")
-    heads, steps = plural(len(run.heads), "head"), plural(len(run.steps), "measured step")
+    layers = format_count(len({head.layer for head in run.heads}), "layer")
+    heads, steps = format_count(len(run.heads), "head"), format_count(len(run.steps), "measured step")
     return f"{name_of(run)}: {heads} in {layers}, {steps}, the last is step {run.steps[-1]:,}"
 
 
@@ -197,7 +198,7 @@ def describe_collapsed(heads: Sequence[HeadSummary], short: dict[HeadName, str])
         return f"no collapsed heads ({what})"
     listed = ", ".join(f"{name} ({-share:.0%})" for share, name in found[:DEFAULT_TOP])
     more = f" and {len(found) - DEFAULT_TOP} more" if len(found) > DEFAULT_TOP else ""
-    return f"{plural(len(found), 'collapsed head')} ({what}): {listed}{more}"
+    return f"{format_count(len(found), 'collapsed head')} ({what}): {listed}{more}"
 
 
 def describe_count(run: RunReader) -> str:
@@ -206,7 +207,7 @@ def describe_count(run: RunReader) -> str:
         return "no alerts"
     rules = Counter(clean(alert.rule) for alert in run.alerts)
     listed = ", ".join(f"{count:,} {rule}" for rule, count in rules.most_common())
-    return f"{plural(len(run.alerts), 'alert')} ({listed}), the last ones first:"
+    return f"{format_count(len(run.alerts), 'alert')} ({listed}), the last ones first:"
 
 
 def describe_first_alert(run: RunReader) -> str:
@@ -215,7 +216,7 @@ def describe_first_alert(run: RunReader) -> str:
         return "no alerts"
     first = run.alerts[0]
     where = f"step {first.step:,}, head {clean(head_of(first, short_names(run)))}"
-    return f"{plural(len(run.alerts), 'alert')}, the first at {where}: {clean(first.reason)}"
+    return f"{format_count(len(run.alerts), 'alert')}, the first at {where}: {clean(first.reason)}"
 
 
 def head_of(alert: Alert, short: dict[HeadName, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from attnscope.attention.plan import format_bytes
+from attnscope.formatting import format_bytes
 from attnscope.models import Decoder
 from attnscope.models.published_configs import DECODERS
 from attnscope.recording.estimates import available_bytes, held_bytes, run_small_pass

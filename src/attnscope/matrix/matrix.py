@@ -17,11 +17,11 @@ from torch import Tensor
 
 from attnscope.attention.algebra import Mask
 from attnscope.attention.masks import Full
-from attnscope.attention.plan import format_bytes
 from attnscope.attention.scores import ScoreMod
 from attnscope.attention.spec import make_spec, signature_of, to_4d
 from attnscope.attention.transfers import to_device
 from attnscope.errors import ShapeError, UnsupportedError
+from attnscope.formatting import format_bytes
 from attnscope.matrix import pooling, statistics
 from attnscope.matrix.bins import Bins, find_bins
 from attnscope.matrix.dense_weights import DenseWeights

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.attention import Causal, attend
-from attnscope.attention.plan import format_bytes
 from attnscope.errors import SettingError
+from attnscope.formatting import format_bytes, format_seconds
 from attnscope.matrix import AttentionMatrix
 from attnscope.recording.chunks import run_in_chunks
 from attnscope.recording.files.saving import AnyLayer
@@ -43,7 +43,7 @@ class Estimate:
     def __str__(self) -> str:
         return (
             f"recording {self.tokens:,} tokens takes {format_bytes(self.held)} of memory and about "
-            f"{_format_duration(self.seconds)}"
+            f"{format_seconds(self.seconds)}"
         )
 
 
@@ -179,16 +179,3 @@ def available_bytes(device: torch.device = CPU) -> int | None:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return 1024 * int(found[0]) if found else None
-
-
-def _format_duration(seconds: float) -> str:
-    """Format a duration, rounded to a readable unit.
-
-    >>> _format_duration(0.4), _format_duration(95), _format_duration(7260)
-    ('a second', '95 seconds', '2.0 hours')
-    """
-    if seconds < 1.5:
-        return "a second"
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnscope.attention.plan import format_bytes
 from attnscope.attention.rotary import Rotary
 from attnscope.attention.tensors import count_bytes
 from attnscope.errors import AttnScopeError, SettingError, UnsupportedError
+from attnscope.formatting import format_bytes, format_count
 from attnscope.images.attention import ImageAttention
 from attnscope.images.known_models import Layouts, describe_by_hand
 from attnscope.images.layout import WHOLE, Box, layouts_by_hand
@@ -441,9 +441,10 @@ class Trace(Mapping[str, AttentionMatrix]):
 
     def __repr__(self) -> str:
         heads = sum(layer.shape[1] for layer in self.layers.values())
+        counts = f"{format_count(len(self), 'layer')}, {format_count(heads, 'head')}"
         longest = max((layer.shape[3] for layer in self.layers.values()), default=0)
         sizes = f"holds {format_bytes(self.nbytes)}, dense {format_bytes(self.dense_nbytes)}"
-        return f"Trace({self.model}: {len(self)} layers, {heads} heads, up to {longest:,} keys, {sizes})"
+        return f"Trace({self.model}: {counts}, up to {longest:,} keys, {sizes})"
 
 
 def _is_notebook() -> bool:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from attnscope.atlas import codec
 from attnscope.atomic_files import write_atomically
-from attnscope.attention.plan import format_bytes
 from attnscope.errors import SettingError
 from attnscope.explorer.analysis.png import encode_png
 from attnscope.explorer.html_page import make_document, printable_title
 from attnscope.explorer.static_site.gallery_sites import Opening, PublishedSite, read_site
+from attnscope.formatting import format_bytes, format_count
 
 MARK = '<meta name="generator" content="AttnScope gallery">'
 """In every page of a gallery, so that no other page is overwritten."""
@@ -101,7 +101,7 @@ def render_gallery(sites: Sequence[PublishedSite], title: str) -> str:
     is_grid = len(models) > 1 and len(texts) > 1
     body = BODY.format(
         title=_escape(title),
-        summary=f"Attention of {_count(len(models), 'model')} on {_count(len(texts), 'text')}, "
+        summary=f"Attention of {format_count(len(models), 'model')} on {format_count(len(texts), 'text')}, "
         f"{format_bytes(sum(site.num_bytes for site in sites))}. Each links to all of its heads at every zoom level.",
         table=_render_table(models, texts) if is_grid else "",
         sections="\n    ".join(_render_model(model, some) for model, some in models.items()),
@@ -117,7 +117,7 @@ def _render_table(models: dict[str, list[PublishedSite]], texts: Sequence[str]) 
     for model, sites in models.items():
         cells = [
             ", ".join(
-                f'<a href="{_link(site)}">{_count(site.heads, "head")}</a>' for site in sites if site.name == text
+                f'<a href="{_link(site)}">{format_count(site.heads, "head")}</a>' for site in sites if site.name == text
             )
             for text in texts
         ]
@@ -131,7 +131,8 @@ def _render_model(model: str, sites: Sequence[PublishedSite]) -> str:
 
 
 def _render_site(site: PublishedSite) -> str:
-    sizes = f"{_count(site.tokens, 'token')}, {_count(site.heads, 'head')} of {_count(site.layers, 'layer')}"
+    tokens, heads = format_count(site.tokens, "token"), format_count(site.heads, "head")
+    sizes = f"{tokens}, {heads} of {format_count(site.layers, 'layer')}"
     picture = "" if site.opening is None else _render_picture(site, site.opening)
     return (
         f'<li>{picture}<h3><a href="{_link(site)}">{_escape(site.name)}</a></h3>'
@@ -172,12 +173,3 @@ def _link(site: PublishedSite, opening: Opening | None = None) -> str:
 
 def _escape(text: str) -> str:
     return html.escape(printable_title(text))
-
-
-def _count(count: int, noun: str) -> str:
-    """A count with its noun.
-
-    >>> _count(1, "head"), _count(2000, "head")
-    ('1 head', '2,000 heads')
-    """
-    return f"{count:,} {noun}{'s' * (count != 1)}"

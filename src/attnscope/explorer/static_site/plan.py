@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attnscope.atlas import TILE_SIZE, ZoomPlan
-from attnscope.attention.plan import format_bytes
 from attnscope.errors import SettingError
 from attnscope.explorer.static_site.score_rules import score_rule
+from attnscope.formatting import format_bytes
 from attnscope.recording import Trace
 from attnscope.recording.layers.recorded import Layer
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from attnscope.errors import SettingError
+from attnscope.formatting import format_count
 from attnscope.heads.table import HeadTable
 from attnscope.survey.tables.survey import Survey, is_fraction
 
@@ -273,7 +274,7 @@ def _find_too_few(before: Survey, after: Survey) -> str | None:
     if fewest >= MIN_DOCUMENTS:
         return None
     return (
-        f"one survey has only {fewest} document{'s' * (fewest != 1)}, but passages of one document are correlated; "
+        f"one survey has only {format_count(fewest, 'document')}, but passages of one document are correlated; "
         f"survey at least {MIN_DOCUMENTS} documents (--separator divides a text file into documents)"
     )
 
