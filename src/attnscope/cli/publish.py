@@ -15,7 +15,7 @@ from attnscope.cli.commands import Options, argument, command, option
 from attnscope.cli.output_paths import report_write_errors
 from attnscope.cli.progress import stderr_progress
 from attnscope.extras import require
-from attnscope.formatting import format_count, format_seconds
+from attnscope.formatting import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from attnscope.stores.paths import AnyPath
@@ -61,7 +61,6 @@ def publish(options: Options) -> None:
     from attnscope.errors import SettingError
     from attnscope.explorer.static_site import plan
     from attnscope.explorer.static_site.publish import estimate, publish_trace
-    from attnscope.formatting import format_bytes
     from attnscope.recording import open_trace
     from attnscope.stores.paths import to_path
 
