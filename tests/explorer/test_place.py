@@ -144,6 +144,7 @@ CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
   return write.call(this, text, ...place);
 };
 """
+WEIGHT_WRITTEN = "window.written.findLast(text => text.includes(' gives '))"
 
 
 def test_in_presentation_size_everything_is_larger_and_the_pointer_is_where_it_points(
@@ -167,14 +168,14 @@ def test_in_presentation_size_everything_is_larger_and_the_pointer_is_where_it_p
             cell = until(page, lambda: page.evaluate(f"{MAP}.hover"), "the cell under the pointer")
             assert abs(cell["query"] - 0.25 * seen["query"][1]) <= 1
             assert cell["query"] == cell["key"]
+            said = until(page, lambda: page.evaluate(WEIGHT_WRITTEN), "the weight under the pointer")
+            assert re.fullmatch("\u2068.+\u2069 gives <?[\\d.]+% to \u2068.+\u2069", said)
+            page.evaluate("window.written.length = 0")
             page.mouse.move(0, 0)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         size = page.evaluate("document.querySelector('.bars button').getBoundingClientRect().height")
         change(page, large=False)
         assert size == 1.5 * page.evaluate("document.querySelector('.bars button').getBoundingClientRect().height")
-        said = [text for text in page.evaluate("window.written") if " gives " in text]
-        assert said
-        assert re.fullmatch("\u2068.+\u2069 gives <?[\\d.]+% to \u2068.+\u2069", said[-1])
         page.keyboard.press("p")
         assert state(page)["large"]
         until(page, lambda: "large=1" in fragment(page), "the address")
