@@ -188,7 +188,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
-    vars(builtins).pop("__IPYTHON__", None)  # what says that this process is a notebook
+    builtins.__dict__.pop("__IPYTHON__", None)  # what says that this process is a notebook
 
 
 def test_in_a_terminal_a_trace_is_a_line(shell: Any) -> None:
