@@ -15,7 +15,7 @@ from attnscope.figures import lines
 from attnscope.formatting import format_bytes
 from benchmarks.peers import scripts
 from benchmarks.peers.capped_process import Outcome, run_capped
-from benchmarks.peers.libraries import PLAIN, RECORD, Library, Method
+from benchmarks.peers.libraries import ANALYSES, PLAIN, RECORD, Library, Method
 from benchmarks.peers.saved_points import SavedPoints
 
 SCRIPT = Path(str(scripts.__file__)).parent / "cost.py"
@@ -90,7 +90,7 @@ def times(outcomes: Outcomes, lengths: Sequence[int], about: str) -> Table:
         comparison=f"{about} CPU time of one pass relative to the plain sdpa pass in the same process, then its wall "
         f"time; best of up to {ROUNDS} alternating runs, each length in a separate process.",
         columns=("method", *(f"n = {length:,}" for length in lengths)),
-        drawing=lambda: draw(outcomes, lengths, ratio, "CPU time / plain pass"),
+        drawing=drawing(outcomes, lengths, ratio, "CPU time / plain pass"),
     )
     _fill(table, outcomes, lengths, lambda answer: f"{ratio(answer):.2f}x, {duration(answer['method']['wall'])}")
     return table
@@ -103,7 +103,7 @@ def memories(outcomes: Outcomes, lengths: Sequence[int], about: str, memory: flo
         comparison=f"{about} Peak memory of the process above that before the pass, with the models loaded and "
         f"after a small pass. A process that used more than {format_bytes(memory)} was stopped: out of memory.",
         columns=("method", *(f"n = {length:,}" for length in lengths), "same weights"),
-        drawing=lambda: draw(outcomes, lengths, lambda answer: max(answer["rise"], 1) / 1e6, "peak memory, MB"),
+        drawing=drawing(outcomes, lengths, lambda answer: max(answer["rise"], 1) / 1e6, "peak memory, MB"),
     )
     _fill(
         table,
@@ -153,12 +153,16 @@ def compare_weights(method: Method, outcomes: Outcomes) -> str:
     return "yes" if max(gaps) <= TOLERANCE else f"no: {max(gaps):.2g} nats apart"
 
 
-def draw(outcomes: Outcomes, lengths: Sequence[int], number: Callable[[Mapping[str, Any]], float], name: str) -> Any:
-    """Draw one curve per method over the lengths that it reached."""
+def drawing(
+    outcomes: Outcomes, lengths: Sequence[int], number: Callable[[Mapping[str, Any]], float], name: str
+) -> Callable[[], Any] | None:
+    """Return what draws a curve per method over the lengths that it reached, without analyses, which only one has."""
     curves = {}
-    for method in dict.fromkeys(method for method, _ in outcomes if method != PLAIN):
+    for method in dict.fromkeys(method for method, _ in outcomes if method not in (PLAIN, *ANALYSES)):
         answers = [outcomes[method, length].answer if (method, length) in outcomes else None for length in lengths]
         values = [math.nan if answer is None else number(answer) for answer in answers]
         if not all(map(math.isnan, values)):
             curves[method.title] = values
-    return lines(lengths, curves, xlabel="tokens", ylabel=name, log_x=True, log_y=True)
+    if not curves:
+        return None
+    return partial(lines, lengths, curves, xlabel="tokens", ylabel=name, log_x=True, log_y=True)

@@ -44,6 +44,11 @@ LIBRARIES = (TRANSFORMERS, LENS, NNSIGHT, BERTVIZ, CIRCUITSVIS, ATTNSCOPE)
 
 PLAIN = Method(TRANSFORMERS, "plain pass, sdpa", "plain")
 RECORD = Method(ATTNSCOPE, "attnscope, record", "attnscope_matrix")
+ANALYSES = (
+    Method(ATTNSCOPE, "attnscope, record and rank heads", "attnscope_find_heads"),
+    Method(ATTNSCOPE, "attnscope, record and largest logits", "attnscope_max_logit"),
+    Method(ATTNSCOPE, "attnscope, record and column sums", "attnscope_received"),
+)
 METHODS = (
     PLAIN,
     Method(TRANSFORMERS, "transformers, eager, nothing kept", "eager"),
@@ -53,9 +58,7 @@ METHODS = (
     Method(NNSIGHT, "nnsight, weights saved", "nnsight_saved"),
     RECORD,
     Method(ATTNSCOPE, "attnscope, statistics", "attnscope_statistics"),
-    Method(ATTNSCOPE, "attnscope, record and rank heads", "attnscope_find_heads"),
-    Method(ATTNSCOPE, "attnscope, record and largest logits", "attnscope_max_logit"),
-    Method(ATTNSCOPE, "attnscope, record and column sums", "attnscope_received"),
+    *ANALYSES,
 )
 
 LINES = "document.querySelector('#vis svg line') !== null"

@@ -15,7 +15,7 @@ from benchmarks.peers import browser, costs, pages
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.capped_process import Outcome, run_capped
 from benchmarks.peers.environments import cache_folder, python_with, versions_in
-from benchmarks.peers.libraries import ATTNSCOPE, METHODS, PAGES, RECORD, TRANSFORMERS, Library, Method
+from benchmarks.peers.libraries import ANALYSES, ATTNSCOPE, METHODS, PAGES, PLAIN, RECORD, TRANSFORMERS, Library, Method
 from benchmarks.peers.saved_points import NOT_MEASURED, SavedPoints
 from tests.explorer.browser import needs_chromium
 
@@ -159,6 +159,16 @@ def test_who_has_stopped_is_not_asked_again(bench: costs.Bench) -> None:
     outcomes = costs.measure(METHODS[:1], (32, 64), little, lambda _: None)
     assert costs.times(outcomes, (32, 64), "").rows == [("plain pass, sdpa", "out of memory", "not tried")]
     assert "30 MB was stopped" in costs.memories(outcomes, (32, 64), "", little.memory).comparison
+
+
+def test_pictures_have_a_curve_for_every_method_that_gives_all_weights(tmp_path: Path) -> None:
+    answer = {"method": {"cpu": 3.0, "wall": 2.0}, "plain": {"cpu": 2.0}, "rise": 1e6, "entropy": 1.5}
+    found = costs.times({(method, 64): Outcome(answer, "", 0) for method in METHODS}, (64,), "")
+    write(tmp_path / "report.md", "peers", "python -m benchmarks.peers", [found])
+    drawn = (tmp_path / "report_time.svg").read_text()
+    assert all((method.title in drawn) == (method not in (PLAIN, *ANALYSES)) for method in METHODS)
+    nothing = {(method, 64): Outcome(None, NOT_MEASURED, 0) for method in METHODS}
+    assert costs.times(nothing, (64,), "").drawing is None
 
 
 def test_saved_points_are_not_measured_again(tmp_path: Path) -> None:
