@@ -218,9 +218,28 @@ def test_links_of_the_docs_open_what_they_name(browser: Browser) -> None:
     assert len(FRAGMENTS) >= 10
     with from_disk(browser) as page:
         for fragment in FRAGMENTS:
-            page.evaluate("fragment => { location.hash = fragment; }", fragment)
-            asked = set(parse_qsl(fragment[1:]))
-            until(page, lambda asked=asked: asked <= set(parse_qsl(page.evaluate("location.hash")[1:])), fragment)
+            page.evaluate("fragment => { location.hash = `${fragment}&from=docs`; }", fragment)
+            until(page, lambda: "from=docs" not in page.evaluate("location.hash"), f"{fragment} as the page writes it")
+            assert set(parse_qsl(fragment[1:])) <= set(parse_qsl(page.evaluate("location.hash")[1:]))
+
+
+def test_the_last_of_several_addresses_is_opened(browser: Browser) -> None:
+    """Also if the page writes its own for an earlier one while the event of the last is on its way."""
+    with from_disk(browser) as page:
+        page.evaluate(
+            """async () => {
+                const last = "#stage=sentence&d_k=64&divide=no";
+                let before = history.replaceState;
+                history.replaceState = function (...given) {
+                    history.replaceState = before;
+                    location.hash = last; // its event comes later
+                    before.apply(this, given);
+                };
+                location.hash = "#stage=sentence";
+            }"""
+        )
+        until(page, lambda: "d_k=64" in page.evaluate("location.hash"), "the last address")
+        assert page.get_attribute("[aria-label=Stages] >> text=2.", "aria-pressed") == "true"
 
 
 @pytest.mark.parametrize("width", [1440, 390])

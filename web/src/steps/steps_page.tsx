@@ -95,11 +95,12 @@ export function StepsPage({ labs, transport }: StepsPageOptions): JSX.Element {
     if (!isPinnedShown) history.replaceState(null, "", writeAddress(settings, query, key));
   }, [settings, query, key, isPinnedShown]);
   useEffect(() => {
-    const follow = (): void => {
-      const found = transport && readTraceAddress(location.hash);
+    const follow = ({ newURL }: HashChangeEvent): void => {
+      const { hash } = new URL(newURL); // that of the page may be its own by now, written for the address before
+      const found = transport && readTraceAddress(hash);
       setPinned((before) => found ?? before);
       setPinnedShown(found !== null);
-      if (!found) setState(createState(location.hash));
+      if (!found) setState(createState(hash));
     };
     addEventListener("hashchange", follow);
     return () => removeEventListener("hashchange", follow);
