@@ -227,9 +227,9 @@ def test_the_last_of_several_addresses_is_opened(browser: Browser) -> None:
     """Also if the page writes its own for an earlier one while the event of the last is on its way."""
     with from_disk(browser) as page:
         page.evaluate(
-            """async () => {
+            """() => {
                 const last = "#stage=sentence&d_k=64&divide=no";
-                let before = history.replaceState;
+                const before = history.replaceState;
                 history.replaceState = function (...given) {
                     history.replaceState = before;
                     location.hash = last; // its event comes later

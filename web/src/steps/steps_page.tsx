@@ -96,7 +96,7 @@ export function StepsPage({ labs, transport }: StepsPageOptions): JSX.Element {
   }, [settings, query, key, isPinnedShown]);
   useEffect(() => {
     const follow = ({ newURL }: HashChangeEvent): void => {
-      const { hash } = new URL(newURL); // that of the page may be its own by now, written for the address before
+      const { hash } = new URL(newURL); // location.hash may be what the effect above has written since
       const found = transport && readTraceAddress(hash);
       setPinned((before) => found ?? before);
       setPinnedShown(found !== null);
