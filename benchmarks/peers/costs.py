@@ -156,7 +156,7 @@ def compare_weights(method: Method, outcomes: Outcomes) -> str:
 def drawing(
     outcomes: Outcomes, lengths: Sequence[int], number: Callable[[Mapping[str, Any]], float], name: str
 ) -> Callable[[], Any] | None:
-    """Return what draws a curve per method over the lengths that it reached, without analyses, which only one has."""
+    """Return what draws a curve per method that gives all weights, over the lengths that it reached."""
     curves = {}
     for method in dict.fromkeys(method for method, _ in outcomes if method not in (PLAIN, *ANALYSES)):
         answers = [outcomes[method, length].answer if (method, length) in outcomes else None for length in lengths]

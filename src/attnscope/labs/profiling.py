@@ -39,7 +39,7 @@ def best_times(calls: Mapping[Name, Callable[[], object]], *, seconds: float) ->
         calls: The calls to compare, by name. They alternate, so that a slow period affects all of them.
         seconds: How long to repeat all calls.
 
-    Rerounds:
+    Returns:
         Seconds by name.
     """
     best = dict.fromkeys(calls, math.inf)

@@ -9,6 +9,7 @@ Does not know: the loop. Memory: one matrix product.
 from __future__ import annotations
 
 import time
+import timeit
 from functools import cache
 
 import torch
@@ -49,13 +50,9 @@ def peak_flops(device: torch.device, *, bf16: bool) -> float:
     """Return the FLOPs per second of a large matrix product on this device."""
     size = 1024 if device.type == "cpu" else 8192
     matrix = torch.ones(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
-    best = float("inf")
-    for _ in range(REPETITIONS):
-        started = time.perf_counter()
-        total = (matrix @ matrix)[0, 0].item()  # waits for the device
-        assert total
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
+    # `item` waits for the device.
+    seconds = timeit.repeat(lambda: (matrix @ matrix)[0, 0].item(), number=1, repeat=REPETITIONS)
+    return 2.0 * size**3 / min(seconds)
 
 
 class ThroughputMeter:

@@ -9,8 +9,7 @@ Does not know: hosts, browsers. Memory: one head per process, and the indexes of
 
 from __future__ import annotations
 
-import math
-import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -67,11 +66,7 @@ def estimate(trace: Trace, heads: Sequence[HeadId], *, budget: int | None = None
     rows = min(SAMPLE_ROWS, matrix.shape[0])
     with _threads(threads_per_worker(workers)):
         _ = matrix[:rows]  # starts the kernels
-        fastest = math.inf
-        for _ in range(SAMPLES):
-            start = time.perf_counter()
-            _ = matrix[-rows:]
-            fastest = min(fastest, time.perf_counter() - start)
+        fastest = min(timeit.repeat(lambda: matrix[-rows:], number=1, repeat=SAMPLES))
     per_cell = fastest / (rows * matrix.shape[1])
     cells = sum(head_size(trace, *head).cells for head in heads)
     at_once = min(workers, num_cores(), len(heads))
