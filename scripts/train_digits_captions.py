@@ -18,7 +18,7 @@ import torch
 from matplotlib.image import imsave
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
-from train_digits_vit import BATCH, CANVAS, DIGIT, HELD_OUT, MEAN, NOISE, PATCH, STD, patches_of, read_digits
+from train_digits_vit import BATCH, CANVAS, DIGIT, HELD_OUT, MEAN, NOISE, PATCH, STD, patches_of, read_digits, train
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
@@ -28,7 +28,6 @@ from transformers import (
 )
 
 from attnscope.figures import on_image
-from attnscope.progress import report_progress
 from attnscope.recording import record
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -102,27 +101,13 @@ def save_processor(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
-def train(model: nn.Module, digits: Tensor, labels: Tensor, steps: int) -> None:
-    """Train on new pairs and places in every batch."""
-    generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
-    model.train()
-    with report_progress(True, "training") as report:
-        for step in range(steps):
-            some = torch.randint(0, len(digits), (BATCH, 2), generator=generator)
-            images, _ = make_images(digits[some], generator)
-            ids = make_ids(labels[some])
-            logits = model(input_ids=ids, pixel_values=images).logits[:, ANSWER - 1 : -1]
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, ANSWER:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            report(step + 1, steps)
-            if step % 100 == 0:
-                print(f"step {step}: loss {loss.item():.3f}", flush=True)
-    model.eval()
+def loss_of_batch(model: Any, digits: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The loss of the words of the answers, for new pairs of digits at new places."""
+    some = torch.randint(0, len(digits), (BATCH, 2), generator=generator)
+    images, _ = make_images(digits[some], generator)
+    ids = make_ids(labels[some])
+    logits = model(input_ids=ids, pixel_values=images).logits[:, ANSWER - 1 : -1]
+    return nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, ANSWER:].flatten())
 
 
 @torch.no_grad()
@@ -204,7 +189,8 @@ def main() -> None:
     images, corners = make_images(held_out, torch.Generator().manual_seed(2))
     model = make_model().eval()
     untrained = shares_on_digits(model, images[:64], answers[:64], corners[:64])
-    train(model, digits[:-HELD_OUT], labels[:-HELD_OUT], options.steps)
+    known = digits[:-HELD_OUT], labels[:-HELD_OUT]
+    train(model, lambda generator: loss_of_batch(model, *known, generator), options.steps, LEARNING_RATE)
     accuracy = (generate(model, images) == answers[:, ANSWER:]).all(1).float().mean().item()
     trained = shares_on_digits(model, images[:64], answers[:64], corners[:64])
     options.output.mkdir(parents=True, exist_ok=True)

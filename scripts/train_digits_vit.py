@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +68,22 @@ def make_model() -> ViTForImageClassification:
     return ViTForImageClassification(config)
 
 
-def train(model: nn.Module, digits: Tensor, labels: Tensor, steps: int) -> None:
-    """Train with new places of the digits in every batch."""
+def loss_of_batch(model: nn.Module, digits: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """The loss of the classes of a batch, for new places of the digits."""
+    some = torch.randint(0, len(digits), (BATCH,), generator=generator)
+    images, _ = on_canvas(digits[some], generator)
+    return nn.functional.cross_entropy(model(images).logits, labels[some])
+
+
+def train(model: nn.Module, get_loss: Callable[[torch.Generator], Tensor], steps: int, learning_rate: float) -> None:
+    """Minimize the losses that `get_loss` returns, each of a new batch."""
     generator = torch.Generator().manual_seed(1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps, pct_start=0.1)
     model.train()
     with report_progress(True, "training") as report:
         for step in range(steps):
-            some = torch.randint(0, len(digits), (BATCH,), generator=generator)
-            images, _ = on_canvas(digits[some], generator)
-            loss = nn.functional.cross_entropy(model(images).logits, labels[some])
+            loss = get_loss(generator)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -136,7 +142,8 @@ def main() -> None:
     model = make_model()
     images, corners = on_canvas(digits[-HELD_OUT:], torch.Generator().manual_seed(2))
     before = share_on_digit(model.eval(), images[:64], corners[:64])
-    train(model, digits[:-HELD_OUT], labels[:-HELD_OUT], options.steps)
+    known = digits[:-HELD_OUT], labels[:-HELD_OUT]
+    train(model, lambda generator: loss_of_batch(model, *known, generator), options.steps, LEARNING_RATE)
     with torch.no_grad():
         accuracy = (model(images).logits.argmax(-1) == labels[-HELD_OUT:]).float().mean().item()
     after = share_on_digit(model, images[:64], corners[:64])
