@@ -208,6 +208,9 @@ def test_the_page_opens_at_the_worst_head_and_an_alert_leads_to_its_map(browser:
         page.keyboard.press("ArrowDown")
         second = about["heads"][about["order"][1]]["name"]
         until(page, lambda: f"Head {second}" in side(page), "the next head")
+        page.evaluate("head => { location.hash = `#order=layer&head=${head}`; }", worst)
+        until(page, lambda: f"Head {worst}" in side(page), "the head of an address that was pasted over this one")
+        assert page.input_value("select >> nth=1") == "layer"
         page.click(f".watch-alert[data-alert='{alert['number']}'] button >> nth=1")
         page.wait_for_selector(".map[data-state=ready]", state="attached")
         drawn(page)

@@ -51,6 +51,11 @@ export function WatchPage({ context, transport, first }: WatchPageOptions): JSX.
     const name = chosen === null ? "" : formatTitle(info.heads[chosen]?.name ?? "", 40);
     document.title = `${name} ${formatTitle(info.name, 40)} - AttnScope`.trim();
   }, [view, info]);
+  useEffect(() => {
+    const follow = ({ newURL }: HashChangeEvent): void => setView(readView(new URL(newURL).hash));
+    addEventListener("hashchange", follow);
+    return () => removeEventListener("hashchange", follow);
+  }, []);
   useEffect(() => pollRun(transport, setInfo, setProblem), []);
   useEffect(() => {
     if (columns === 0) return;
