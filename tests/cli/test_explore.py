@@ -69,7 +69,7 @@ def test_a_head_is_saved_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     Trace.from_attentions([weights, weights], tokens=["so", "it", "is"]).save(tmp_path / "shown")
     page = tmp_path / "page.html"
     assert main(["explore", str(tmp_path / "shown"), "--save", str(page), "--head", "L1H3"]) == 0
-    assert re.fullmatch(rf"{re.escape(str(page))}: \d+\.\d MB\n", capsys.readouterr().out)
+    assert re.fullmatch(rf"{re.escape(str(page))}: 8 of 8 heads, \d+\.\d MB\n", capsys.readouterr().out)
     assert "/L1H3/map" in page.read_text()
     for options, words in (
         (["--head", "L1H4"], "H0, H1, H2, H3"),

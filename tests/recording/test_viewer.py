@@ -24,13 +24,13 @@ def test_any_registered_viewer_shows_a_trace(monkeypatch: pytest.MonkeyPatch, tm
     calls = list[Any]()
     own = SimpleNamespace(
         explore=lambda *shown, **options: calls.append(("explore", shown, options)),
-        save_page=lambda shown, path, **head: calls.append(("save_page", (shown, path), head)),
+        save_page=lambda shown, path, **head: calls.append(("save_page", (shown, path), head)) or 1,
         make_widget=lambda *shown, **options: calls.append(("make_widget", shown, options)),
     )
     monkeypatch.setattr(EntryPoint, "load", lambda _: own)
     trace, other = (Trace.from_attentions([torch.eye(2).expand(1, 1, 2, 2)]) for _ in range(2))
     trace.explore(port=1)
-    trace.save_page(tmp_path / "page.html", layer=0, head=0)
+    assert trace.save_page(tmp_path / "page.html", layer=0, head=0) == 1
     trace.widget(other, height=300)
     assert calls == [
         ("explore", (trace,), {"port": 1}),

@@ -75,7 +75,7 @@ def address_of(options: Options) -> dict[str, Any]:
     "--save",
     type=click.Path(),
     metavar="FILE.html",
-    about="write one head as a static page instead, which needs no AttnScope to be read",
+    about="write a head as a static page instead, with all other heads that fit into 12 MB",
 )
 @option("--head", metavar="L12H3", about="the head to save (default: the one that the explorer opens on)")
 @address_options
@@ -93,7 +93,7 @@ def explore(options: Options) -> None:
 
 
 def save(options: Options) -> None:
-    """Write a page of one head."""
+    """Write a page of a head."""
     from rich.console import Console
 
     from attnscope.explorer.library.survey import is_survey
@@ -109,8 +109,9 @@ def save(options: Options) -> None:
     trace = open_trace(folder)
     layer, head = (None, None) if options.head is None else find_head(trace, options.head)
     with Console(stderr=True).status(f"exporting {options.head or 'a head'}"):
-        save_page(trace, page, layer=layer, head=head, name=folder.resolve().name)
-    print(f"{page}: {page.stat().st_size / 1e6:.1f} MB")
+        num_heads = save_page(trace, page, layer=layer, head=head, name=folder.resolve().name)
+    total = sum(recorded.shape[1] for recorded in trace.layers.values())
+    print(f"{page}: {num_heads:,} of {total:,} heads, {page.stat().st_size / 1e6:.1f} MB")
 
 
 def find_head(trace: Trace, name: str) -> tuple[int, int]:

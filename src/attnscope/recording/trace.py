@@ -355,15 +355,20 @@ class Trace(Mapping[str, AttentionMatrix]):
         """
         return load_viewer().explore(self, **options)
 
-    def save_page(self, path: str | Path, *, layer: int | None = None, head: int | None = None) -> None:
-        """Write one head to an HTML file that any browser shows, without AttnScope and without a network.
+    def save_page(self, path: str | Path, *, layer: int | None = None, head: int | None = None) -> int:
+        """Write a head to an HTML file that any browser shows, without AttnScope and without a network.
+
+        The other heads are included while they fit into 12 MB: all of them for a sentence, none for a long text.
 
         Args:
             path: The file.
             layer: The index of the layer.
             head: The index of the head. Without a layer and a head, it is the one that the explorer opens on.
+
+        Returns:
+            The number of heads in the file.
         """
-        load_viewer().save_page(self, path, layer=layer, head=head)
+        return load_viewer().save_page(self, path, layer=layer, head=head)
 
     def widget(self, *others: Trace, **options: Any) -> Any:
         """Show the trace in a notebook cell.

@@ -22,8 +22,8 @@ class Viewer(Protocol):
         """Serve the traces to a browser."""
         ...
 
-    def save_page(self, trace: Any, path: str | Path, *, layer: int | None, head: int | None) -> None:
-        """Write one head to a static page."""
+    def save_page(self, trace: Any, path: str | Path, *, layer: int | None, head: int | None) -> int:
+        """Write a head to a static page, and return how many heads that has."""
         ...
 
     def make_widget(self, *traces: Any, **options: Any) -> Any:

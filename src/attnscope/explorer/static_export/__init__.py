@@ -1,1 +1,1 @@
-"""Static export: one head as a single HTML file."""
+"""Static export: a head, and as many others as fit, as a single HTML file."""

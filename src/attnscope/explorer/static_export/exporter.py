@@ -88,8 +88,15 @@ class ExportHandlers(Handlers):
         ]
         view = View(shown[0], shown[1], (pins[0], pins[1]), request.query_params.get("at", ""))
         page = export_page(request.app, self._assets, self.library, ref.entry.trace_id, (ref.layer, ref.head), view)
-        body = await until_disconnect(request.receive, page)
-        return respond(request, body, "text/html; charset=utf-8", cache="no-store")
+        found = await until_disconnect(request.receive, page)
+        return respond(request, found.html, "text/html; charset=utf-8", cache="no-store")
+
+
+class StaticPage(NamedTuple):
+    """A page, and how many heads it has."""
+
+    html: bytes
+    num_heads: int
 
 
 class View(NamedTuple):
@@ -103,7 +110,7 @@ class View(NamedTuple):
 
 async def export_page(
     app: App, assets: Mapping[str, bytes], library: Library, trace: str, head: tuple[int, int], view: View
-) -> bytes:
+) -> StaticPage:
     """Make the static page of a head from the responses of an app."""
     entry = library.entry(trace)
     assert entry is not None, "the caller has found it"
@@ -127,7 +134,7 @@ async def export_page(
     exported = {"model": meta["model"], "traces": [entry.summary()], "file": {"heads": sorted(heads)}}
     await _add_responses(bundle, {"session": to_json({**await request_json(app, "session"), **NO_MODEL, **exported})})
     title, opening = f"{meta['name']} - AttnScope", make_fragment(view.at, trace, head)
-    return await asyncio.to_thread(render_page, assets, bundle.text(), title, opening)
+    return StaticPage(await asyncio.to_thread(render_page, assets, bundle.text(), title, opening), len(heads))
 
 
 async def _add_shown_head(app: App, bundle: Bundle, shown: ExportedHead, view: View, images: list[int]) -> None:

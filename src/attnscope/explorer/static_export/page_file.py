@@ -1,4 +1,4 @@
-"""`save_page`: one head of a trace as an HTML file.
+"""`save_page`: a head of a trace, and as many others as fit, as an HTML file.
 
 In: a trace and a path. Out: a file that any browser opens. Does not know: its content.
 Memory: that of the page, and of the computation.
@@ -16,14 +16,16 @@ from attnscope.explorer.library.library import Library
 from attnscope.explorer.service.app import make_router, read_assets
 from attnscope.explorer.service.guard import App
 from attnscope.explorer.service.workers import WorkerPools
-from attnscope.explorer.static_export.exporter import View, export_page, request_opening
+from attnscope.explorer.static_export.exporter import StaticPage, View, export_page, request_opening
 from attnscope.recording import Trace
 
 
 def save_page(
     trace: Trace, path: str | Path, *, layer: int | None = None, head: int | None = None, name: str | None = None
-) -> None:
-    """Write one head of a trace as a static HTML page, which needs neither AttnScope nor a network.
+) -> int:
+    """Write a static HTML page of a head, which needs neither AttnScope nor a network.
+
+    The other heads are included while they fit into 12 MB: all of them for a sentence, none for a long text.
 
     Args:
         trace: The trace.
@@ -31,6 +33,9 @@ def save_page(
         layer: The index of the layer in the trace.
         head: The index of the head in the layer. Without a layer and a head, it is the one that the explorer opens on.
         name: The name to display; by default that of the model.
+
+    Returns:
+        The number of heads in the file.
 
     Raises:
         SettingError: The path, the layer or the head is invalid, or the file cannot be written; a file that was there
@@ -44,7 +49,7 @@ def save_page(
         assets = read_assets()
         app = make_router(library, None, workers, assets=assets)
 
-        async def export() -> bytes:
+        async def export() -> StaticPage:
             shown = (layer or 0, head or 0)
             if layer is None and head is None:
                 shown = await _choose_head(app, trace_id)
@@ -52,7 +57,7 @@ def save_page(
             return await export_page(app, assets, library, trace_id, shown, View(range(queries), range(keys)))
 
         with ThreadPoolExecutor(1) as pool:  # a notebook already runs an event loop in this thread
-            page = pool.submit(lambda: asyncio.run(export())).result()
+            page, num_heads = pool.submit(lambda: asyncio.run(export())).result()
     finally:
         library.close()
         workers.close()
@@ -63,6 +68,7 @@ def save_page(
             f"save_page: cannot write {path} ({len(page) / 1e6:.1f} MB): {error.strerror or error}; free some space or "
             "give another path"
         ) from error
+    return num_heads
 
 
 async def _choose_head(app: App, trace: str) -> tuple[int, int]:
