@@ -110,21 +110,20 @@ def table(shown: dict[tuple[Page, int], Shown], about: str, memory: float) -> Ta
         f"address to the first painted frame with weights in it, in a headless Chromium, {TIMEOUT_SECONDS:g} seconds "
         "at most; scripts that pages load from elsewhere are answered from the disk. Peak: the browser and what "
         f"drives it. A process that used more than {format_bytes(memory)} was stopped.",
-        columns=("page", "n", "HTML", "made in", "first picture", "elements", "peak memory of the browser"),
+        columns=("page", "n", "heads", "HTML", "made in", "first picture", "elements", "peak memory of the browser"),
     )
     for (page, length), (made, seen) in shown.items():
         if made.answer is None:
-            found.add(page.title, f"{length:,}", "-", made.stopped, *["-"] * 3)
+            found.add(page.title, f"{length:,}", "-", "-", made.stopped, *["-"] * 3)
             continue
-        size, spent = format_bytes(made.answer["bytes"]), duration(made.answer["seconds"])
+        answer = made.answer
+        cells = f"{length:,}", f"{answer['heads']:,}", format_bytes(answer["bytes"]), duration(answer["seconds"])
         if seen is None or seen.answer is None:
             why = (
                 "-" if seen is None else f"none in {TIMEOUT_SECONDS:g} s" if seen.stopped == TOO_LONG else seen.stopped
             )
-            found.add(
-                page.title, f"{length:,}", size, spent, why, "-", "-" if seen is None else format_bytes(seen.peak)
-            )
+            found.add(page.title, *cells, why, "-", "-" if seen is None else format_bytes(seen.peak))
             continue
         picture = duration(seen.answer["seconds"])
-        found.add(page.title, f"{length:,}", size, spent, picture, f"{seen.answer['nodes']:,}", format_bytes(seen.peak))
+        found.add(page.title, *cells, picture, f"{seen.answer['nodes']:,}", format_bytes(seen.peak))
     return found

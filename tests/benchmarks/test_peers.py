@@ -147,7 +147,7 @@ def test_transformers_and_attnscope_are_measured_and_drawn(bench: costs.Bench, t
     assert all(float(row[1].split("x")[0]) > HUNDREDTH for row in time.rows)
     assert [row[-1] for row in memory.rows] == ["yes", "", *["yes"] * (len(chosen) - 2)]  # the same weights
     assert page.rows[0][:2] == ("attnscope, saved page", "64")
-    assert page.rows[0][4].endswith("s")  # seconds to the first picture
+    assert page.rows[0][5].endswith("s")  # seconds to the first picture
     write(tmp_path / "report.md", "peers", "python -m benchmarks.peers", found)
     assert "![memory](report_memory.svg)" in (tmp_path / "report.md").read_text()
     assert "attnscope, record" in (tmp_path / "report_memory.svg").read_text()
@@ -214,7 +214,7 @@ def test_a_page_that_does_not_come_is_the_last_of_its_kind(bench: costs.Bench, t
     little = costs.Bench(model=bench.model, text=bench.text, memory=3e7, pythons=bench.pythons)
     shown = pages.measure(PAGES[-1:], (32, 64), little, tmp_path, lambda _: None)
     assert pages.table(shown, "", little.memory).rows == [
-        ("attnscope, saved page", "32", "-", "out of memory", "-", "-", "-")
+        ("attnscope, saved page", "32", "-", "-", "out of memory", "-", "-", "-")
     ]
 
 

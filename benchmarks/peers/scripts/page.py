@@ -55,13 +55,13 @@ PAGES: dict[str, Callable[[Any, Sequence[int], Sequence[str]], str]] = {
 ATTNSCOPE = "attnscope_page"
 
 
-def save_attnscope(model: Any, folder: str, ids: Sequence[int], out: Path) -> None:
-    """Save the static page of a recording."""
+def save_attnscope(model: Any, folder: str, ids: Sequence[int], out: Path) -> int:
+    """Save the static page of a recording, and return the number of heads in it."""
     read, tokenizer = (
         import_module("attnscope.recording").read,
         import_module("attnscope.models").load_tokenizer(folder),
     )
-    read(model, ids, tokenizer, progress=False).save_page(out)
+    return read(model, ids, tokenizer, progress=False).save_page(out)
 
 
 def main(name: str, folder: str, text: str, length: str, out: str) -> None:
@@ -75,10 +75,11 @@ def main(name: str, folder: str, text: str, length: str, out: str) -> None:
         model(torch.tensor([ids[:32]]))
     start = time.perf_counter()
     if name == ATTNSCOPE:
-        save_attnscope(model, folder, ids, Path(out))
+        heads = save_attnscope(model, folder, ids, Path(out))
     else:
+        heads = model.config.num_hidden_layers * model.config.num_attention_heads
         Path(out).write_text(PAGES[name](model, ids, texts), encoding="utf-8")
-    answer = {"seconds": time.perf_counter() - start, "bytes": Path(out).stat().st_size}
+    answer = {"seconds": time.perf_counter() - start, "bytes": Path(out).stat().st_size, "heads": heads}
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
 
 
