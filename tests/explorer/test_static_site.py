@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import shutil
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.explorer.browser import needs_chromium, opened
 from tests.explorer.pages import STORE, change, drawn, in_trouble, ready, state, until
 from tests.explorer.range_server import hosted
 from tests.explorer.serving import Handle, serving, small_trace
+from tests.explorer.synthetic import random_head, trace_of
 from tests.explorer.test_static_export import ANSWER, FIND, assert_alike, paths
 
 PRECISION = 2e-5  # of a weight whose score was summed in single precision
@@ -302,6 +304,16 @@ def test_the_estimate_is_an_upper_bound(name: str, request: pytest.FixtureReques
     expected = estimate(trace, heads)
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) <= expected.max_bytes
     assert (expected.num_heads, expected.seconds > 0) == (len(heads), True)
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("tokens", "count"), [(64, 60), (1024, 12), (8192, 4)])
+def test_the_estimated_time_is_about_right_at_any_length(tokens: int, count: int, tmp_path: Path) -> None:
+    trace = trace_of([[random_head(tokens, dim=64, seed=head) for head in range(count)]])
+    heads = select_heads(trace, [])
+    expected = estimate(trace, heads).seconds
+    taken = timeit.timeit(lambda: publish_trace(trace, tmp_path / "site", heads), number=1)
+    assert 0.3 < expected / taken < 3
 
 
 def test_a_site_over_budget_is_refused_with_what_fits() -> None:

@@ -30,10 +30,13 @@ HeadId = tuple[int, int]
 
 
 class HeadSize(NamedTuple):
-    """The most bytes that a head takes, and its cells."""
+    """The most bytes that a head takes, and what its time depends on."""
 
     num_bytes: int
     cells: int
+    tokens: int
+    tiles: int
+    """Those that are stored."""
 
 
 def stored_levels(plan: ZoomPlan) -> list[int]:
@@ -63,7 +66,7 @@ def head_size(trace: Trace, layer: int, head: int) -> HeadSize:
         call = recorded.merge_calls()
         key_share = call.key[0, :1].nbytes * call.key.shape[1] // heads
         num_bytes += call.query[0, 0].nbytes + key_share
-    return HeadSize(num_bytes, queries * keys)
+    return HeadSize(num_bytes, queries * keys, keys, tiles)
 
 
 def select_heads(trace: Trace, names: Sequence[str]) -> list[HeadId]:

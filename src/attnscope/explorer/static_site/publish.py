@@ -32,10 +32,9 @@ from attnscope.recording import Trace
 from attnscope.stores.paths import StorePath, to_path
 from attnscope.version import __version__
 
-SAMPLE_ROWS = 64
+SAMPLE_ROWS, SAMPLE_CELLS = 64, 2**22  # at least
 SAMPLES = 3  # the fastest counts: other work on the machine makes one sample several times too slow
-PASSES = 3.0  # over the cells of a head, in units of the sample: log-sum-exp, stored levels, links, scores
-
+HEAD_SECONDS, TOKEN_SECONDS, TILE_SECONDS = 0.012, 1e-4, 0.006  # beside the time of the cells, on one core
 
 KILLED = (
     "publish: a worker process was killed, perhaps because memory ran out; the same command continues, and fewer "
@@ -53,7 +52,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(trace: Trace, heads: Sequence[HeadId], *, budget: int | None = None, workers: int = 1) -> Estimate:
-    """Estimate size and time; the time comes from some rows of the first head, which are computed on this machine.
+    """Estimate size and time: that of the cells from some rows of the first head, computed on this machine.
 
     Raises:
         SettingError: There are no heads or no workers, or the site would be over the budget.
@@ -63,14 +62,16 @@ def estimate(trace: Trace, heads: Sequence[HeadId], *, budget: int | None = None
         raise SettingError("publish: expected at least one head")
     max_bytes = check_budget(trace, heads, budget)
     matrix = trace.layer(heads[0][0]).matrix().batch(0).head(heads[0][1])
-    rows = min(SAMPLE_ROWS, matrix.shape[0])
+    rows = min(max(SAMPLE_ROWS, SAMPLE_CELLS // matrix.shape[1]), matrix.shape[0])
     with _threads(threads_per_worker(workers)):
         _ = matrix[:rows]  # starts the kernels
         fastest = min(timeit.repeat(lambda: matrix[-rows:], number=1, repeat=SAMPLES))
     per_cell = fastest / (rows * matrix.shape[1])
-    cells = sum(head_size(trace, *head).cells for head in heads)
-    at_once = min(workers, num_cores(), len(heads))
-    return Estimate(len(heads), max_bytes, PASSES * cells * per_cell / at_once)
+    sizes = [head_size(trace, *head) for head in heads]
+    seconds = [
+        HEAD_SECONDS + TOKEN_SECONDS * one.tokens + TILE_SECONDS * one.tiles + per_cell * one.cells for one in sizes
+    ]
+    return Estimate(len(heads), max_bytes, sum(seconds) / min(workers, num_cores(), len(heads)))
 
 
 class Published(NamedTuple):
