@@ -6,6 +6,7 @@
 
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { JSX } from "preact";
+import { useHashChange } from "../hash_change";
 import { formatToken } from "../paint/token_text";
 import type { Transport } from "../server/transport";
 import { readAddress, writeAddress } from "./address";
@@ -94,17 +95,12 @@ export function StepsPage({ labs, transport }: StepsPageOptions): JSX.Element {
   useEffect(() => {
     if (!isPinnedShown) history.replaceState(null, "", writeAddress(settings, query, key));
   }, [settings, query, key, isPinnedShown]);
-  useEffect(() => {
-    const follow = ({ newURL }: HashChangeEvent): void => {
-      const { hash } = new URL(newURL); // location.hash may be what the effect above has written since
-      const found = transport && readTraceAddress(hash);
-      setPinned((before) => found ?? before);
-      setPinnedShown(found !== null);
-      if (!found) setState(createState(hash));
-    };
-    addEventListener("hashchange", follow);
-    return () => removeEventListener("hashchange", follow);
-  }, []);
+  useHashChange((hash) => {
+    const found = transport && readTraceAddress(hash);
+    setPinned((before) => found ?? before);
+    setPinnedShown(found !== null);
+    if (!found) setState(createState(hash));
+  });
 
   const change = (changes: Partial<Settings>): void =>
     setState((before) => ({

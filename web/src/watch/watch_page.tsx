@@ -9,6 +9,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { JSX } from "preact";
 import { formatCount, pluralize } from "../format_numbers";
 import { formatScoreName } from "../heads/scored_heads";
+import { useHashChange } from "../hash_change";
 import type { HostContext } from "../host";
 import { LruCache } from "../lru_cache";
 import { formatTitle } from "../paint/token_text";
@@ -51,11 +52,7 @@ export function WatchPage({ context, transport, first }: WatchPageOptions): JSX.
     const name = chosen === null ? "" : formatTitle(info.heads[chosen]?.name ?? "", 40);
     document.title = `${name} ${formatTitle(info.name, 40)} - AttnScope`.trim();
   }, [view, info]);
-  useEffect(() => {
-    const follow = ({ newURL }: HashChangeEvent): void => setView(readView(new URL(newURL).hash));
-    addEventListener("hashchange", follow);
-    return () => removeEventListener("hashchange", follow);
-  }, []);
+  useHashChange((hash) => setView(readView(hash)));
   useEffect(() => pollRun(transport, setInfo, setProblem), []);
   useEffect(() => {
     if (columns === 0) return;
