@@ -14,6 +14,7 @@ from attnscope.attention.algebra import Sizes
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.inspection import head_scores
 from attnscope.explorer.library import library as module
+from attnscope.explorer.library import trace_scores
 from attnscope.explorer.library.library import MAX_HEADS, MAX_LIVE, Entry, Library, TokenAxis
 from attnscope.explorer.library.trace_id import compute_trace_id, derive_id
 from attnscope.explorer.library.unmasked import NOTE
@@ -239,8 +240,11 @@ def test_heads_of_a_small_layer_are_scored_together(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.delattr(module, "head_scores")
         together = [library.scores(entry, 0, head) for head in range(len(alone))]
-        patch.delattr(module, "layer_scores")
+        patch.delattr(trace_scores, "layer_scores")
         assert [library.scores(entry, 0, head) for head in range(len(alone))] == together
+        layer = library.score_first(entry, 0)
+        assert layer is not None
+        assert [head["scores"] for head in layer["heads"]] == [scores for _, scores in together]
     for (labels, scores), (own_labels, own_scores) in zip(together, alone, strict=True):
         assert labels == own_labels
         assert scores == pytest.approx(own_scores, rel=1e-5)
@@ -252,8 +256,8 @@ def test_a_head_of_a_large_layer_is_scored_alone(monkeypatch: pytest.MonkeyPatch
     entry = library.entry(library.add(trace, name="a"))
     assert entry is not None
     _, heads, queries, keys = trace.layer(0).shape
-    monkeypatch.setattr(module, "MAX_SCORED_CELLS", heads * queries * keys - 1)
-    monkeypatch.delattr(module, "layer_scores")
+    monkeypatch.setattr(trace_scores, "MAX_SMALL_CELLS", heads * queries * keys - 1)
+    monkeypatch.delattr(trace_scores, "layer_scores")
     assert library.scores(entry, 0, 1) == head_scores(trace, 0, 1)
     library.close()
 

@@ -23,7 +23,6 @@ from attnscope.attention.regions import Region
 from attnscope.errors import Cancelled, SettingError, UnsupportedError
 from attnscope.explorer.analysis.image_maps import list_images, name_positions, open_image
 from attnscope.explorer.analysis.inspection import head_scores
-from attnscope.explorer.analysis.layer_scores import layer_scores
 from attnscope.explorer.analysis.sections import Section, sections
 from attnscope.explorer.analysis.thumbnails import thumbnails
 from attnscope.explorer.analysis.words import word_starts
@@ -43,8 +42,6 @@ from attnscope.recording.layers.statistics import StatisticsLayer
 
 TILE_BYTES = 2**28
 MAX_LIVE = 24  # traces of typed texts
-MAX_SCORED_CELLS = 2**24  # of a layer whose heads are scored together
-SCORES_BYTES = 2000  # of a scored head, approximately
 MAX_HEADS, MAX_HEAD_BYTES = 48, 2**29  # of heads whose coarse levels are cached
 
 
@@ -336,23 +333,10 @@ class Library:
 
         All heads of a small layer are scored together: nine take about as long as two that are scored alone.
         """
-        _, heads, queries, keys = entry.layer(layer).shape
-        if heads * queries * keys <= MAX_SCORED_CELLS:
-            known = self._layer_scores(entry, layer)
-            own = known["heads"][head]
-            if own["scores"]:
-                return [{"name": label, "meaning": known["meanings"][label]} for label in own["labels"]], own["scores"]
-        return head_scores(entry.trace, layer, head, self._is_closing)
-
-    def _layer_scores(self, entry: Entry, layer: int) -> dict[str, Any]:
-        """Score all heads of a layer, once; those with NaN have no scores."""
-
-        def score() -> dict[str, Any]:
-            return layer_scores(entry.trace, layer, causal=False, max_queries=None, cancelled=self._is_closing)
-
-        return self.cache.get(
-            ("scores", entry.trace_id, layer), score, lambda found: SCORES_BYTES * len(found["heads"])
-        )
+        together = entry.scores.score_small(layer, self._is_closing)
+        if together is not None and (own := together["heads"][head])["scores"]:
+            return [{"name": label, "meaning": together["meanings"][label]} for label in own["labels"]], own["scores"]
+        return head_scores(entry.trace, layer, head, self._is_closing)  # of a head with NaN, it raises what is wrong
 
     def score_first(self, entry: Entry, layer: int) -> dict[str, Any] | None:
         """Score all heads of a layer on its first queries, in the same way; None if only the whole text can be."""

@@ -25,6 +25,7 @@ from attnscope.matrix import AttentionMatrix
 from attnscope.recording import Trace
 
 MIN_EARLY_STRENGTH = 0.5  # of a far link that is the opening before labels are known
+MAX_SMALL_CELLS = 2**24  # of a layer that is scored while a client waits: a fraction of a second
 MAX_WHOLE_CELLS = 2**34  # of a layer that is scored on its whole text: about a minute on one core
 QUIET_SECONDS = 1.0  # after a request: the page draws what it got
 WORKER = Worker()  # one per process, for all traces
@@ -101,6 +102,18 @@ class TraceScores:
             if self._needs_first(place):
                 self._scores[place] = self._score(place, MAX_QUERIES, cancelled)
         return self.layer(place)
+
+    def score_small(self, place: int, cancelled: CancelCheck) -> dict[str, Any] | None:
+        """Score a small layer on its whole text, unless it is scored; None if it is not small, or cannot be scored.
+
+        It does not wait for background work, which pauses for requests; at worst both score the layer.
+        """
+        if self._infos[place].cells > MAX_SMALL_CELLS:
+            return None
+        known = self._scores[place]
+        if self._needs_whole(place):
+            known = self._scores[place] = self._score(place, None, cancelled)
+        return known if isinstance(known, dict) else None
 
     def opening(self) -> dict[str, Any]:
         """Return where to begin, as far as it is known; raises what made the background work fail."""
